@@ -14,6 +14,7 @@ from hypothesis import settings
 from metadata_service.sqlite.store import SQLiteStore
 from tests.closing import closing
 from tests.runner import durations
+from tests.runner.late import OPTION, LateFiles
 from tests.runner.schedule import Sharing, of_files
 from tests.servers.cassandra_server import QUICK_START, CassandraCluster
 from tests.servers.java import spark_connector
@@ -31,6 +32,16 @@ gc.disable()  # until the tests are collected: nearly all that this makes stays
 
 settings.register_profile("holdfast", deadline=None)  # a busy machine is not an error
 settings.load_profile("holdfast")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(OPTION, type=float, metavar="N", help="skip long tests of files that begin after N minutes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    minutes = config.getoption(OPTION)
+    if minutes is not None:
+        config.pluginmanager.register(LateFiles(minutes))
 
 
 @pytest.hookimpl(optionalhook=True)

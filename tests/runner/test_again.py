@@ -50,6 +50,14 @@ def test_long():
 def test_short():
     pass
 """
+LATE = """
+import sys
+import pytest
+from tests.runner.late import LateFiles
+
+seconds = iter([0, 30, 90, 90, 90])
+sys.exit(pytest.main(sys.argv[1:], plugins=[LateFiles(1, lambda: next(seconds))]))
+"""
 KNOWN = """
 import sys
 from tests.runner.__main__ import main
@@ -100,6 +108,14 @@ def test_long_cases_run_only_with_all(tmp_path: Path, options: tuple[str, ...], 
     code, output = run(tmp_path, *options, cases=LONG)
     assert code == 0, output
     assert f"{passed} passed" in output
+
+
+def test_a_file_that_begins_late_is_run_without_its_long_cases(tmp_path: Path) -> None:
+    code, output = run(tmp_path, "-n0", "-rs", how=("-c", LATE), first=LONG, second=LONG)
+    assert code == 0, output
+    assert "3 passed, 1 skipped" in output
+    assert "test_second.py" in output
+    assert "begun after 1 minutes (--long-minutes)" in output
 
 
 @pytest.mark.parametrize("text", [TWICE, BROKEN])
