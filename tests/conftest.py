@@ -77,6 +77,17 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _collects_as_before() -> Iterator[None]:
+    """Restore the garbage collector's thresholds after a command in the tests' process has made it rare.
+
+    What a test has left open would be reported in a later one.
+    """
+    thresholds = gc.get_threshold()
+    yield
+    gc.set_threshold(*thresholds)
+
+
+@pytest.fixture(autouse=True)
 def _log_as_before() -> Iterator[None]:
     """Restore logging after a command in the tests' process has configured or disabled it."""
     level, disabled = logging.root.level, logging.root.manager.disable
