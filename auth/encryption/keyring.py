@@ -118,8 +118,8 @@ class Keyring:
             await asyncio.shield(task)
         return keys
 
-    def decrypt_now(self, account: str, encrypted: bytes) -> bytes | None:
-        """Decrypt a message under one of the tenant's cached keys; None: ask :meth:`decrypt`.
+    def decrypt_now(self, account: str, encrypted: bytes, what: bytes = MESSAGE) -> bytes | None:
+        """Decrypt under one of the tenant's cached keys; None: ask :meth:`decrypt`.
 
         Raises :class:`DecryptionFailed`.
         """
@@ -127,7 +127,7 @@ class Keyring:
         if keys is None:
             return None
         try:
-            return keys.decrypt(encrypted)
+            return keys.decrypt(encrypted, what)
         except DataKeyMissing:
             return None
 
@@ -138,12 +138,9 @@ class Keyring:
         ``stale``: as in :meth:`auth.encryption.named_keys.NamedKeys.open`.  Also raises
         :class:`~auth.encryption.named_keys.DataKeyDestroyed`.
         """
-        keys = self._tenants.get(account)
-        if keys is not None:
-            try:
-                return keys.decrypt(encrypted, what)
-            except DataKeyMissing:
-                pass
+        plain = self.decrypt_now(account, encrypted, what)
+        if plain is not None:
+            return plain
         if not self.named.has(account, encrypted):
             keys = await self._load(account)
             if data_key_id(encrypted) in keys:

@@ -61,9 +61,7 @@ class Links:
     def append_fresh(self, lane: Lane, number: int, block: Block) -> None:
         tail = lane.fresh_tail
         if tail:
-            before = self.blocks[tail >> BLOCK_BITS]
-            before.next[tail - before.base] = number
-            block.previous[number - block.base] = tail
+            self._join(tail, number, block)
         else:
             lane.fresh_head = number
         lane.fresh_tail = number
@@ -76,12 +74,15 @@ class Links:
     def append_back(self, lane: Lane, number: int, block: Block) -> None:
         tail = lane.back_tail
         if tail:
-            before = self.blocks[tail >> BLOCK_BITS]
-            before.next[tail - before.base] = number
-            block.previous[number - block.base] = tail
+            self._join(tail, number, block)
         else:
             lane.back_head = number
         lane.back_tail = number
+
+    def _join(self, tail: int, number: int, block: Block) -> None:
+        before = self.blocks[tail >> BLOCK_BITS]
+        before.next[tail - before.base] = number
+        block.previous[number - block.base] = tail
 
     def after(self, number: int) -> int:
         """Return the next message in the list; 0 at its end."""

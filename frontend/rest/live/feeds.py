@@ -222,8 +222,7 @@ class Feeds:
         self._tasks: list[asyncio.Task[None]] = []
         self._reads: set[asyncio.Task[None]] = set()
         self.used = ProcessorTime()
-        """Processor time of all values: to compute them, and to write them to the followers."""
-        self._paid_seconds = 0.0
+        """Processor time of values since the last pause: to compute them, and to write them to the followers."""
         self._paused_until = 0.0
         self._news = asyncio.Event()
         self.computed = 0
@@ -310,11 +309,9 @@ class Feeds:
 
     def _pause(self, now: float) -> None:
         """Add the pause for the processor time that was used since the last call."""
-        used = self.used.seconds - self._paid_seconds
-        if used > 0:
-            self._paid_seconds += used
-            pause_seconds = max(self._paused_until - now, 0) + PAUSE_FACTOR * used
-            self._paused_until = now + min(pause_seconds, PAUSE_SECONDS_MAX)
+        pause_seconds = max(self._paused_until - now, 0) + PAUSE_FACTOR * self.used.seconds
+        self._paused_until = now + min(pause_seconds, PAUSE_SECONDS_MAX)
+        self.used.seconds = 0.0
 
     def _on_read(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
