@@ -14,7 +14,7 @@ from hypothesis import settings
 from metadata_service.sqlite.store import SQLiteStore
 from tests.closing import closing
 from tests.runner import durations
-from tests.runner.late import OPTION, LateFiles
+from tests.runner.late import OPTION, PLUGIN, LateFiles
 from tests.runner.schedule import Sharing, of_files
 from tests.servers.cassandra_server import QUICK_START, CassandraCluster
 from tests.servers.java import spark_connector
@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     minutes = config.getoption(OPTION)
     if minutes is not None:
-        config.pluginmanager.register(LateFiles(minutes))
+        config.pluginmanager.register(LateFiles(minutes), PLUGIN)
 
 
 @pytest.hookimpl(optionalhook=True)

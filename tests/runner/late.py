@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 OPTION: Final = "--long-minutes"
+PLUGIN: Final = "late-files"
 
 
 class LateFiles:
@@ -19,8 +20,11 @@ class LateFiles:
         self._late: dict[str, bool] = {}
         """Files that have begun; True: after the end."""
 
+    def is_late(self, item: pytest.Item) -> bool:
+        """Tell if the long tests of this test's file are skipped."""
+        return self._late.setdefault(item.nodeid.partition("::")[0], self._clock() > self._end)
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        late = self._late.setdefault(item.nodeid.partition("::")[0], self._clock() > self._end)
-        if late and item.get_closest_marker("long") is not None:
+        if self.is_late(item) and item.get_closest_marker("long") is not None:
             pytest.skip(f"a long test whose file would have begun after {self._minutes:g} minutes ({OPTION})")

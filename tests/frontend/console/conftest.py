@@ -9,6 +9,7 @@ from tests.browser import LOOPBACK_ONLY, ask, emulate, logged, set_width, starte
 from tests.frontend.console.checking.appearance import THEMES, WIDTHS
 from tests.frontend.console.checking.coverage import ScriptCoverage
 from tests.frontend.console.pages import ConsolePage, ConsoleTenant, make_tenant
+from tests.runner.late import PLUGIN
 from tests.servers.server import Server
 
 
@@ -53,7 +54,8 @@ def whole_file(request: pytest.FixtureRequest) -> None:
         for one in request.session.items
         if isinstance(one, pytest.Function) and one.module is request.module
     }
-    if named - run:
+    late = request.config.pluginmanager.get_plugin(PLUGIN)
+    if named - run or (late is not None and late.is_late(request.node)):
         pytest.skip("only some tests of the file are run")
 
 
