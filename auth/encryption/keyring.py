@@ -22,7 +22,6 @@ from auth.encryption.data_keys import (
     ENCRYPTIONS_RESERVED,
     MESSAGE,
     DataKey,
-    DataKeyMissing,
     DataKeyStore,
     TenantKeys,
     data_key_id,
@@ -118,33 +117,19 @@ class Keyring:
             await asyncio.shield(task)
         return keys
 
-    def decrypt_now(self, account: str, encrypted: bytes, what: bytes = MESSAGE) -> bytes | None:
-        """Decrypt under one of the tenant's cached keys; None: ask :meth:`decrypt`.
-
-        Raises :class:`DecryptionFailed`.
-        """
-        keys = self._tenants.get(account)
-        if keys is None:
-            return None
-        try:
-            return keys.decrypt(encrypted, what)
-        except DataKeyMissing:
-            return None
-
     async def decrypt(self, account: str, encrypted: bytes, what: bytes = MESSAGE, *, stale: bool = False) -> bytes:
-        """Decrypt as :meth:`TenantKeys.open` does, also with keys created by other processes and the tenant's
+        """Decrypt as :meth:`TenantKeys.decrypt` does, also with keys created by other processes and the tenant's
         named keys.
 
         ``stale``: as in :meth:`auth.encryption.named_keys.NamedKeys.open`.  Also raises
         :class:`~auth.encryption.named_keys.DataKeyDestroyed`.
         """
-        plain = self.decrypt_now(account, encrypted, what)
-        if plain is not None:
-            return plain
-        if not self.named.has(account, encrypted):
+        key_id = data_key_id(encrypted)
+        keys = self._tenants.get(account)
+        if (keys is None or key_id not in keys) and not self.named.has(account, encrypted):
             keys = await self._load(account)
-            if data_key_id(encrypted) in keys:
-                return keys.decrypt(encrypted, what)
+        if keys is not None and key_id in keys:
+            return keys.decrypt(encrypted, what)
         return await self.named.decrypt(account, encrypted, what, stale=stale)
 
     async def _prepare(self, account: str) -> None:

@@ -86,7 +86,7 @@ class Verifier:
         """Extract the signer's claim from the header or the query string.  Raises :class:`~auth.errors.AuthError`."""
         authorization = headers.get(b"authorization")
         if authorization is not None:
-            return self._header_claim(authorization, headers)
+            return self.header_claim(authorization, headers)
         if b"X-Amz-" in query:
             return self._query_claim(query, headers)
         if b"AWSAccessKeyId=" in query:
@@ -97,7 +97,6 @@ class Verifier:
         self,
         claim: SignatureClaim,
         secret: str,
-        *,
         method: bytes,
         path: bytes,
         query: bytes,
@@ -115,27 +114,28 @@ class Verifier:
             self._refuse_scope(claim)
         if claim.expires_seconds is not None or not -WINDOW_SECONDS <= now - claim.signed_at <= WINDOW_SECONDS:
             _check_time(claim, now)
-        lines = []
-        for name, line in scheme.lines:
-            value = headers.get(name)
-            if value is None:
-                raise SignatureDoesNotMatch
-            lines.append(line + b" ".join(value.split()))
-        before = b"%b\n%b\n" % (method, canonical_path(path))
-        after = b"\n%b\n%b%b" % (b"\n".join(lines), scheme.signed, sha256(body).hexdigest().encode())
+        try:
+            lines = [line + b" ".join(headers[name].split()) for name, line in scheme.lines]
+        except KeyError:
+            raise SignatureDoesNotMatch from None
+        path, signed = canonical_path(path), b"\n".join(lines)
+        payload_hash = sha256(body).hexdigest().encode()
         inner, outer = _signer(secret, scheme.date, scheme.region, self.service)
-        to_sign = b"AWS4-HMAC-SHA256\n%b%b" % (claim.stamp.encode(), scheme.scope_line)
+        stamp = claim.stamp.encode()
         presigned = claim.expires_seconds is not None
         for canonical_query in _NO_QUERY if not query else canonical_queries(query, presigned):
+            canonical = b"%b\n%b\n%b\n%b\n%b%b" % (method, path, canonical_query, signed, scheme.signed, payload_hash)
+            request_hash = sha256(canonical).hexdigest().encode()
             within = inner.copy()
-            within.update(to_sign + sha256(before + canonical_query + after).hexdigest().encode())
+            within.update(b"AWS4-HMAC-SHA256\n%b%b%b" % (stamp, scheme.scope_line, request_hash))
             expected = outer.copy()
             expected.update(within.digest())
             if hmac.compare_digest(expected.hexdigest().encode(), claim.signature):
                 return
         raise SignatureDoesNotMatch
 
-    def _header_claim(self, authorization: bytes, headers: Headers) -> SignatureClaim:
+    def header_claim(self, authorization: bytes, headers: Headers) -> SignatureClaim:
+        """Extract the signer's claim from the Authorization header.  Raises :class:`~auth.errors.AuthError`."""
         common, _, signature = authorization.rpartition(b"Signature=")
         usual = _HEX64.match(signature) is not None
         scheme = self._schemes.get(common) if usual else None
@@ -147,7 +147,7 @@ class Verifier:
                 self._schemes[common] = scheme
         names = scheme.names
         for name in headers:
-            if name[:6] == b"x-amz-" and name not in names:
+            if name not in names and name[:6] == b"x-amz-":
                 raise SignatureDoesNotMatch(f"The header '{name.decode('latin-1')}' is sent, but not signed.")
         session_token = headers.get(b"x-amz-security-token")
         sent = headers.get(b"x-amz-date")
@@ -191,7 +191,7 @@ class Verifier:
             raise IncompleteSignature("X-Amz-Expires must be between 1 and 604800 seconds (a week).")
         scheme = _scheme(found["X-Amz-Credential"], found["X-Amz-SignedHeaders"])
         for name in headers:
-            if name[:6] == b"x-amz-" and name not in scheme.names:
+            if name not in scheme.names and name[:6] == b"x-amz-":
                 raise SignatureDoesNotMatch(f"The header '{name.decode('latin-1')}' is sent, but not signed.")
         stamp = found["X-Amz-Date"]
         token = found.get("X-Amz-Security-Token")
@@ -306,7 +306,7 @@ def _scheme(credential: str, signed: str) -> SigningScheme:
         region,
         scope,
         "/".join(fields[2:]),
-        names,
+        frozenset(names),
         tuple((name, name + b":") for name in names),
         b"\n%b\n" % signed.encode("latin-1"),
         b"\n%b\n" % scope.encode("latin-1"),

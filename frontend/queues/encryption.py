@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from auth.encryption.data_keys import FORMAT, DataKeyMissing, DecryptionFailed
+from auth.encryption.data_keys import FORMAT, DataKeyMissing, DecryptionFailed, TenantKeys
 from auth.encryption.keyring import Keyring
 from auth.encryption.master_keys import KeyringError
 from auth.encryption.named_keys import DataKeyDestroyed
@@ -177,9 +177,9 @@ class MessageEncryption:
         unread: list[ReceivedMessage] = []
         failure: Exception | None = None
         at_most_once = view.settings.at_most_once
-        account = view.queue.account
+        keys = None if self._keyring is None else self._keyring.cached(view.queue.account, 0)
         for message in received:
-            opened = self._opened_now(account, message)
+            opened = _opened_now(keys, message)
             if opened is not None:
                 messages.append((message, opened))
                 continue
@@ -205,19 +205,6 @@ class MessageEncryption:
             if stored is not None:
                 messages.append((message, stored))
         return Opened(messages, destroyed, unread, failure)
-
-    def _opened_now(self, account: str, message: ReceivedMessage) -> Payload | None:
-        """Decrypt a message in the common case: sent to the queue, with a cached key of the tenant; None: ask
-        :meth:`_opened`, which also reports errors."""
-        if message.subscription is not None:
-            return None
-        stored: bytes | None = message.payload
-        try:
-            if message.payload[:1] == _ENCRYPTED:
-                stored = None if self._keyring is None else self._keyring.decrypt_now(account, message.payload)
-            return None if stored is None else payload.decode(stored)
-        except (DecryptionFailed, msgspec.DecodeError):
-            return None
 
     async def inspect(self, view: QueueView, message: Peeked, base_url: str) -> Payload | None:
         """Decrypt the payload of one message.  ``base_url``: as for :meth:`decrypted`.
@@ -248,6 +235,22 @@ class MessageEncryption:
         except (DecryptionFailed, DataKeyMissing, msgspec.DecodeError) as error:
             log.error("message %s of %s cannot be decrypted: %s", message.message_id, view.arn, error)
             return None
+
+
+def _opened_now(keys: TenantKeys | None, message: ReceivedMessage) -> Payload | None:
+    """Decrypt a message in the common case: sent to the queue, with a cached key of the tenant; None: ask
+    :meth:`MessageEncryption._opened`, which also reports errors."""
+    if message.subscription is not None:
+        return None
+    stored = message.payload
+    try:
+        if stored[:1] == _ENCRYPTED:
+            if keys is None:
+                return None
+            stored = keys.decrypt(stored)
+        return payload.decode(stored)
+    except (DataKeyMissing, DecryptionFailed, msgspec.DecodeError):
+        return None
 
 
 def _as_it_is(plain: bytes) -> bytes:
