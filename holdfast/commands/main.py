@@ -8,20 +8,20 @@ arguments or settings, 3 the service had to stop by itself.  Those of commands t
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from holdfast import __version__, logs
 from holdfast.commandline.base import DeferredParser, Group, run
 from holdfast.commands.admin import add_commands
 from holdfast.heap import collect_rarely
-from holdfast.settings import Settings, SettingsError, describe, describe_one, is_distributed, load
 from telemetry.build import is_compiled
+
+if TYPE_CHECKING:
+    from holdfast.settings import Settings
 
 _FLAGS = ("host", "port", "data", "region", "account", "tls_cert", "tls_key", "frontends", "backends", "log_level")
 """Settings that are options of the command line; environment and file accept all settings."""
@@ -72,6 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return run(parsed)
         except KeyboardInterrupt:
             return 130
+    return _run_on_settings(parsed)
+
+
+def _run_on_settings(parsed: argparse.Namespace) -> int:
+    from msgspec.structs import replace
+
+    from holdfast.settings import SettingsError, load
+
     try:
         given = {
             name: value
@@ -80,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         settings = load(given, os.environ, parsed.config)
         if getattr(parsed, "kafka", False) and not settings.kafka_port:
-            settings = msgspec.structs.replace(settings, kafka_port=KAFKA_PORT)
+            settings = replace(settings, kafka_port=KAFKA_PORT)
         code: int = parsed.part(parsed, settings) if "part" in parsed else parsed.run(settings)
     except SettingsError as error:
         logs.complain(error)
@@ -89,7 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(settings: Settings) -> int:
-    # Imported here, so that help and errors in the settings are printed without delay.
+    # Imports are in functions, so that a command loads only what it needs, and errors in the settings appear at once.
+    from holdfast.settings import SettingsError
+
     for name in ("cassandra", "metadata_nodes"):
         if getattr(settings, name):
             raise SettingsError(
@@ -139,6 +149,8 @@ def _metadata(settings: Settings) -> int:
 
 
 def _backend(settings: Settings) -> int:
+    from holdfast.settings import is_distributed
+
     if is_distributed(settings):
         from holdfast.process import distributed_backend
 
@@ -156,6 +168,7 @@ def _manager(settings: Settings) -> int:
 
 def _frontend(parsed: argparse.Namespace, settings: Settings) -> int:
     from backend.rpc.address import Address
+    from holdfast.settings import SettingsError, is_distributed
 
     if not is_distributed(settings):
         if parsed.backend is None:
@@ -181,6 +194,8 @@ def _frontend(parsed: argparse.Namespace, settings: Settings) -> int:
 
 
 def _show_keys(settings: Settings) -> int:
+    import asyncio
+
     from auth.encryption.encrypted_store import encrypted
     from auth.encryption.master_keys import KeyringError
     from holdfast.commandline.offline import is_data_folder
@@ -190,6 +205,7 @@ def _show_keys(settings: Settings) -> int:
     from holdfast.runtime.peer_tls import peer_tls
     from holdfast.runtime.root_tenant import endpoint, is_good, shell_lines
     from holdfast.runtime.stores import Stores
+    from holdfast.settings import is_distributed
     from metadata_service.store import StoreError
 
     if not is_distributed(settings) and not is_data_folder(settings):
@@ -450,6 +466,8 @@ _ALL_ARE_SETTINGS = "Each option is a setting; `holdfast serve --help` lists all
 
 
 def _add_flags(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    from holdfast.settings import describe_one
+
     for name in names:
         setting = describe_one(name)
         default = f" (default: {setting.default})" if setting.default else ""
@@ -486,6 +504,8 @@ def _metavar(name: str) -> str:
 
 
 def _all_settings() -> str:
+    from holdfast.settings import describe
+
     rows = [f"  {setting.variable:<42} {setting.description}" for setting in describe() if setting.name != "queues"]
     return (
         "All settings, as environment variables.  The TOML file has the same names in small letters,\n"
