@@ -43,7 +43,15 @@ class _Meter:
         self._pages: list[list[str]] = []
 
     def mark(self) -> None:
+        """Read everything; the work of serving the metrics is outside the window."""
+        steps = [self._read_parts, self._read_pages]
+        for step in steps if self._parts else reversed(steps):
+            step()
+
+    def _read_parts(self) -> None:
         self._parts.append(self._server.parts())
+
+    def _read_pages(self) -> None:
         self._pages.append([scrape(port) for port in self._server.metrics_ports])
 
     def prices(self, row: LoadMeasurement) -> dict[str, float]:
