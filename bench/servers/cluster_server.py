@@ -9,7 +9,7 @@ from typing import Literal, Self
 
 from bench.servers.servers import HOST, Holdfast, ServerMissing, ServerProcess
 from tests.servers import cassandra_server, proc
-from tests.servers.cassandra_server import CassandraCluster, CassandraMissing
+from tests.servers.cassandra_server import CassandraCluster, CassandraMissing, free_ports
 from tests.servers.local_cluster import LocalCluster
 from tests.servers.signing import RequestSigner, SigningCredentials
 
@@ -41,6 +41,12 @@ class HoldfastCluster(ServerProcess):
             settings=names,
             keyspace=keyspace,
         )
+        backends = self.cluster.of("backend")
+        self.metrics_ports = free_ports([HOST], len(backends))
+        """Ports on which the backends serve their metrics."""
+        for process, port in zip(backends, self.metrics_ports, strict=True):
+            process.run_module("bench.servers.measured_backend")
+            process.environment["HOLDFAST_HEALTH_LISTEN"] = f"{HOST}:{port}"
         self.port = self.ports[0]
         key = self.cluster.key
         self.signer = RequestSigner(f"{HOST}:{self.port}", SigningCredentials(key.access_key_id, key.secret))
@@ -102,3 +108,18 @@ class HoldfastCluster(ServerProcess):
             raise ServerMissing(f"the cluster is left out: {error}") from error
         if not shutil.which("redis-server"):
             raise ServerMissing("the cluster is left out: there is no redis-server on this machine")
+
+
+class HoldfastOnOneNode(HoldfastCluster):
+    """The same on one Cassandra node."""
+
+    name = "cluster-1"
+
+    def __init__(
+        self,
+        environment: Mapping[str, str] | None = None,
+        *,
+        cassandra: CassandraCluster | None = None,
+        keyspace: str = "holdfast",
+    ) -> None:
+        super().__init__(environment, cassandra=cassandra or 1, keyspace=keyspace)
