@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from holdfast.http.certificate import Certificate
@@ -52,6 +52,12 @@ class RawClient:
     async def close(self) -> None:
         self.writer.close()
         await self.writer.wait_closed()
+
+    async def abort(self) -> None:
+        """Close it at once.  One with bytes that nobody reads would stay open otherwise."""
+        self.writer.transport.abort()
+        with suppress(OSError):
+            await self.writer.wait_closed()
 
 
 class HttpDoor:
@@ -113,3 +119,5 @@ async def opened(
         for client in door.clients:
             client.writer.close()
         await door.running.stop()
+        for client in door.clients:
+            await client.abort()

@@ -173,7 +173,7 @@ async def test_the_client_that_has_read_nothing_for_longest_is_cut_for_want_of_m
     door: HttpDoor, caplog: pytest.LogCaptureFixture
 ) -> None:
     door.registry.answers.bytes_max = 3 * len(LARGE)
-    clients = [await door.connect() for _ in range(3)]
+    clients = [await door.connect(sock=small_window(door)) for _ in range(3)]
     for count, client in enumerate(clients, 1):
         client.get("/large")
         await until(partial(is_blocked, door, count))
@@ -182,6 +182,7 @@ async def test_the_client_that_has_read_nothing_for_longest_is_cut_for_want_of_m
     async with asyncio.timeout(30):
         while next(iter(door.registry.answers._held)) is connection_of(door, clients[0]):
             first += await clients[0].reader.read(4 << 20)
+    assert connection_of(door, clients[0]).full, "most of its answer is still to be written"
     assert await (await door.connect()).body("/large") == LARGE
     assert len(await clients[1].end()) < len(LARGE)
     assert len(first + await clients[0].reader.readexactly(len(LARGE) - len(first))) == len(LARGE)
@@ -197,6 +198,15 @@ async def test_a_client_that_closes_in_the_middle_of_an_answer_frees_its_memory(
     client.writer.transport.abort()
     await until(lambda: not door.connections)
     await until(lambda: door.registry.answers.bytes_held == 0)
+
+
+def small_window(door: HttpDoor) -> socket.socket:
+    """Connect a socket whose kernel does not take a large answer at once, as it otherwise may after the first reads."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WRITE_BYTES)
+    client.connect(door.address)
+    client.setblocking(False)
+    return client
 
 
 def connection_of(door: HttpDoor, client: RawClient) -> Connection:
