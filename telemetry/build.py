@@ -14,9 +14,6 @@ COMPILED_MODULES: Final = (
     "auth.lookup",
     "auth.signatures.percent",
     "auth.signatures.sigv4",
-    # HTTP: some twenty calls between the parser, the connection and the application for each request
-    "holdfast.http.connection",
-    "holdfast.http.request_cycle",
 )
 """Modules that the compiled build translates.  docs/decisions/0028-compiled-rooms.md has the gain of each room."""
 
