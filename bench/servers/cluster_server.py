@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from bench.servers.servers import HOST, Holdfast, ServerMissing, ServerProcess
 from tests.servers import cassandra_server, proc
@@ -22,19 +22,20 @@ class HoldfastCluster(ServerProcess):
     """Three Cassandra nodes, Redis, a metadata node, backends and frontends."""
 
     name = "cluster"
+    cassandra_nodes: ClassVar[Literal[1, 3]] = 3
 
     def __init__(
         self,
         environment: Mapping[str, str] | None = None,
         *,
-        cassandra: Literal[1, 3] | CassandraCluster = 3,
+        cassandra: CassandraCluster | None = None,
         keyspace: str = "holdfast",
     ) -> None:
-        """``cassandra``: number of nodes, or a running cluster."""
+        """``cassandra``: a running cluster to use; None: start one."""
         super().__init__(environment)
         names = {name.removeprefix("HOLDFAST_"): text for name, text in self._environment.items()}
         self.cluster = LocalCluster(
-            cassandra=cassandra,
+            cassandra=cassandra or self.cassandra_nodes,
             metadata=1,
             backends=BACKENDS,
             frontends=FRONTENDS,
@@ -114,12 +115,4 @@ class HoldfastOnOneNode(HoldfastCluster):
     """The same on one Cassandra node."""
 
     name = "cluster-1"
-
-    def __init__(
-        self,
-        environment: Mapping[str, str] | None = None,
-        *,
-        cassandra: CassandraCluster | None = None,
-        keyspace: str = "holdfast",
-    ) -> None:
-        super().__init__(environment, cassandra=cassandra or 1, keyspace=keyspace)
+    cassandra_nodes = 1

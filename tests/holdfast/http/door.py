@@ -1,6 +1,7 @@
 """A server in this process, clients that send bytes, and a clock set by hand."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -99,6 +100,13 @@ class HttpDoor:
         address = () if "sock" in options else self.address
         self.clients.append(RawClient(*await asyncio.open_connection(*address, **options)))
         return self.clients[-1]
+
+    async def connect_with_window(self, window_bytes: int) -> RawClient:
+        """Connect a client whose kernel holds no more than about so much that it has not read."""
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window_bytes)
+        client.connect(self.address)
+        return await self.connect(sock=client)
 
 
 @asynccontextmanager

@@ -178,7 +178,8 @@ async def test_the_client_that_has_read_nothing_for_longest_is_cut_for_want_of_m
     door: HttpDoor, caplog: pytest.LogCaptureFixture
 ) -> None:
     door.registry.answers.bytes_max = 3 * len(LARGE)
-    clients = [await door.connect(sock=small_window(door)) for _ in range(3)]
+    # A kernel may otherwise take all that is left of an answer after the first reads.
+    clients = [await door.connect_with_window(WRITE_BYTES) for _ in range(3)]
     for count, client in enumerate(clients, 1):
         client.get("/large")
         await until(partial(is_blocked, door, count))
@@ -203,15 +204,6 @@ async def test_a_client_that_closes_in_the_middle_of_an_answer_frees_its_memory(
     client.writer.transport.abort()
     await until(lambda: not door.connections)
     await until(lambda: door.registry.answers.bytes_held == 0)
-
-
-def small_window(door: HttpDoor) -> socket.socket:
-    """Connect a socket whose kernel does not take a large answer at once, as it otherwise may after the first reads."""
-    client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WRITE_BYTES)
-    client.connect(door.address)
-    client.setblocking(False)
-    return client
 
 
 def connection_of(door: HttpDoor, client: RawClient) -> Connection:
