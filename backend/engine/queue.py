@@ -123,7 +123,9 @@ class QueueCommands:
         if imported is not None:
             self._check_tokens_imported(messages)
             imported.expire(now)
-        new_ids = iter(message_ids(partition, range(number, number + len(messages)), salt))
+        several_ids = (
+            None if len(messages) == 1 else iter(message_ids(partition, range(number, number + len(messages)), salt))
+        )
         written: list[tuple[records.Message | records.RetryAnswered, bytes]] = []
         answers: list[SendResult] = []
         fresh: dict[bytes, int] = {}
@@ -174,7 +176,8 @@ class QueueCommands:
             if message.message_id is not None:
                 record.message_id = message.message_id
             written.append((record, message.payload))
-            answers.append(SendResult(next(new_ids), number))
+            new_id = message_id(partition, number, salt) if several_ids is None else next(several_ids)
+            answers.append(SendResult(new_id, number))
             number += 1
         if fold.limited:
             self._check_length(written, settings)
