@@ -9,9 +9,9 @@ IMAGE ?= localhost/holdfast:try
 JOBS_IMAGE ?= localhost/holdfast-jobs:try
 ARGS ?=
 COMPILED := .cache/compiled
-COMPILED_TESTS := $(addprefix tests/,telemetry/test_build.py auth/signatures auth/test_cache.py auth/test_guessing.py auth/test_lookup.py)
+COMPILED_TESTS := $(addprefix tests/,telemetry/test_build.py auth/signatures auth/test_cache.py auth/test_guessing.py auth/test_lookup.py holdfast/http holdfast/test_tls.py behaviour)
 
-.PHONY: help serve compiled test-compiled cluster demo test test-all lint format lock bench simulate fuzz faults scale scale-billing image image-jobs kube kube-node clean
+.PHONY: help serve compiled test-compiled cluster demo test test-all lint format lock bench bench-compiled simulate fuzz faults scale scale-billing image image-jobs kube kube-node clean
 
 help:
 	@echo "make serve             run the service on http://127.0.0.1:9324 with its data in ./data (ARGS: more options)"
@@ -24,6 +24,7 @@ help:
 	@echo "make lint              ruff, mypy --strict and the import rules between the packages"
 	@echo "make format            format and fix with ruff"
 	@echo "make bench             run the benchmarks, also of ElasticMQ (needs Java and Maven), and print the table"
+	@echo "make bench-compiled    the same, of the compiled build"
 	@echo "make simulate SEEDS=n  run the simulator with n seeds"
 	@echo "make fuzz              test the parsers and the HTTP server with bad input"
 	@echo "make faults            inject faults into whole clusters and a real server (ARGS: --minutes 60 --forms ...)"
@@ -46,9 +47,11 @@ compiled: $(VENV)/.dev
 	HOLDFAST_COMPILED=1 $(PIP) wheel --no-build-isolation --no-deps --wheel-dir $(COMPILED)/wheel .
 	@$(PIP) install --no-deps --target $(COMPILED)/site $(COMPILED)/wheel/*.whl
 
-# Neither Python nor pytest may put this folder first, whose sources would be tested instead.
+# Neither Python nor pytest may put this folder first, whose sources would run instead.
+ON_COMPILED := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(COMPILED)/site:$(CURDIR)
+
 test-compiled: compiled
-	HOLDFAST_COMPILED=1 PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(COMPILED)/site:$(CURDIR) \
+	HOLDFAST_COMPILED=1 $(ON_COMPILED) \
 	$(BIN)/python -m pytest --import-mode=append -p no:cacheprovider -q $(COMPILED_TESTS) $(ARGS)
 
 cluster: $(VENV)/.dev
@@ -89,6 +92,10 @@ lock: $(VENV)/.dev
 bench: $(VENV)/.dev
 	-@scripts/need java mvn redis-server
 	$(BIN)/python -m bench $(ARGS)
+
+bench-compiled: compiled
+	-@scripts/need java mvn redis-server
+	$(ON_COMPILED) $(BIN)/python -m bench $(ARGS)
 
 simulate: $(VENV)/.dev
 	$(BIN)/python -m tests.simulator --seeds $(SEEDS) $(ARGS)

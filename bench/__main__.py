@@ -19,14 +19,15 @@ from bench.report import FORMAT, BenchReport, Book, table, verdicts, write
 from bench.run import BenchRun
 from bench.scenarios import SCALED, SCENARIOS, Scenario
 from bench.scenarios.core import warm_up_java
-from bench.servers.cluster_server import HoldfastCluster
+from bench.servers.cluster_server import HoldfastCluster, HoldfastOnOneNode
 from bench.servers.servers import WORK, Asgi, ElasticMq, Holdfast, Nothing, ServerProcess, missing
 from bench.targets import targets
+from telemetry.build import is_compiled
 
 SERVERS: dict[str, type[ServerProcess]] = {
     each.name: each
     for each in (
-        *(Nothing, Asgi, Holdfast, ElasticMq, RabbitMq, JetStream, HoldfastCluster),
+        *(Nothing, Asgi, Holdfast, ElasticMq, RabbitMq, JetStream, HoldfastCluster, HoldfastOnOneNode),
         *(HoldfastStreams, Kafka, KafkaUnsynced),
     )
 }
@@ -143,7 +144,7 @@ async def _measure(run: BenchRun, scenario: Scenario, server: ServerProcess) -> 
 
 
 def _report(plan: BenchPlan, facts: MachineInfo, book: Book, names: list[str]) -> BenchReport:
-    held = targets(plan)
+    held = targets(plan, is_compiled())
     return BenchReport(
         format=FORMAT,
         plan=plan.name,

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from telemetry.build import is_compiled
+
 
 class MachineInfo(msgspec.Struct):
     """Machine and time of a run."""
@@ -20,6 +22,8 @@ class MachineInfo(msgspec.Struct):
     date: str
     commit: str
     uncommitted: bool
+    build: str
+    """Measured build of Holdfast: ``sources``, or ``compiled`` (``make compiled``)."""
     cpu: str
     cores: int
     memory_gib: float
@@ -43,6 +47,7 @@ def machine(folder: Path) -> MachineInfo:
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         commit=_output("git", "rev-parse", "HEAD"),
         uncommitted=bool(_output("git", "status", "--porcelain", "--untracked-files=no")),
+        build="compiled" if is_compiled() else "sources",
         cpu=cpu,
         cores=os.cpu_count() or 0,
         memory_gib=round(pages / 2**30, 1),

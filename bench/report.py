@@ -174,7 +174,7 @@ def table(report: BenchReport) -> str:
     machine = report.machine
     changed = " with changes" if machine.uncommitted else ""
     lines = [
-        f"{report.plan} run of {machine.date}, commit {machine.commit[:12]}{changed}",
+        f"{report.plan} run of {machine.date}, commit {machine.commit[:12]}{changed}, {machine.build}",
         f"{machine.cores} cores of {machine.cpu}, {machine.memory_gib} GiB, Linux {machine.kernel}, "
         f"load before the run {machine.load_average}, fdatasync {machine.fdatasync_ms} ms, "
         f"Python {machine.python}, {machine.java or 'no java'}",

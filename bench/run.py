@@ -8,12 +8,16 @@ import sys
 from collections.abc import Iterator
 
 from bench.jobs import Sqs
-from bench.load import Jobs, LoadGenerator, Window
+from bench.load import Jobs, LoadGenerator, Mark, Window
 from bench.plan import BenchPlan
 from bench.report import Book, Figure, LoadMeasurement, row_of
 from bench.servers.servers import HOST, CpuMeter, ServerProcess
 
 CONNECTIONS = 32
+
+
+def _nothing() -> None:
+    """Mark nothing."""
 
 
 def again(url: str) -> Iterator[str]:
@@ -44,9 +48,18 @@ class BenchRun:
         return row
 
     async def closed(
-        self, scenario: str, server: ServerProcess, jobs: Jobs, *, by_part: bool = False, connections: int = CONNECTIONS
+        self,
+        scenario: str,
+        server: ServerProcess,
+        jobs: Jobs,
+        *,
+        by_part: bool = False,
+        connections: int = CONNECTIONS,
+        on_mark: Mark = _nothing,
     ) -> LoadMeasurement:
-        """Load the server as fast as it answers.  ``by_part``: also report CPU by role."""
+        """Load the server as fast as it answers.  ``by_part``: also report CPU by role.  ``on_mark`` is called at both
+        ends of the window.
+        """
         meter = CpuMeter(server)
         parts: list[dict[str, float]] = []
 
@@ -54,6 +67,7 @@ class BenchRun:
             meter.mark()
             if by_part:
                 parts.append(server.parts())
+            on_mark()
 
         async with LoadGenerator(HOST, server.ports, connections) as load:
             with quiet_memory():

@@ -14,6 +14,9 @@ COMPILED_MODULES: Final = (
     "auth.lookup",
     "auth.signatures.percent",
     "auth.signatures.sigv4",
+    # connection: a state machine with many small methods
+    "holdfast.http.connection",
+    "holdfast.http.request_cycle",
 )
 """Modules that the compiled build translates.  docs/decisions/0028-compiled-rooms.md has the gain of each room."""
 

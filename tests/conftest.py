@@ -87,6 +87,13 @@ def _collects_as_before() -> Iterator[None]:
     gc.set_threshold(*thresholds)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _reports_what_is_left_open() -> Iterator[None]:
+    """Collect garbage after each file, so that a socket which it has left open is not reported in another one."""
+    yield
+    gc.collect()
+
+
 @pytest.fixture(autouse=True)
 def _log_as_before() -> Iterator[None]:
     """Restore logging after a command in the tests' process has configured or disabled it."""

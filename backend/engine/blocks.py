@@ -150,7 +150,7 @@ class Block:
             first = self.first_received = _extended(first, "Q", index)
         count = receives[index] + 1
         receives[index] = count
-        if count == 1 and not self.carried_of(index):
+        if count == 1 and (self.carried is None or not self.carried_of(index)):
             first[index] = now
         return count
 

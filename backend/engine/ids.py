@@ -7,12 +7,15 @@ epoch than any message numbered after it, so their numbers, ids and handles are 
 from __future__ import annotations
 
 from binascii import hexlify
+from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from struct import Struct
 
 COUNTER_BITS = 40
 """Messages of one epoch: 10^12.  Epochs: 2^24."""
 
+_MASK_32 = (1 << 32) - 1
 _MASK_58 = (1 << 58) - 1
 _MASK_62 = (1 << 62) - 1
 _MASK_64 = (1 << 64) - 1
@@ -24,8 +27,10 @@ _MIX_PARTITION = 0xD6E8FEB86659FD93
 _MIX_BOTH = 0xFF51AFD7ED558CCD
 
 _pack = Struct(">QQ").pack
-_uuid_digits = Struct("x8s4s3s4s12s").unpack
+_DIGITS = "x8s4s3s4s12s"
 """Groups of digits of a UUID without its version, in 32 digits of which the first is 0."""
+_uuid_digits = Struct(_DIGITS).unpack
+_UUID = b"%b-%b-4%b-%b-%b"
 
 
 def first_number(epoch: int) -> int:
@@ -55,7 +60,44 @@ def message_id(partition: int, number: int, salt: int) -> str:
     low ^= salt & _MASK_64
     # 60 bits before the variant and 62 behind it.  Formatting five numbers takes a quarter more instructions.
     digits = hexlify(_pack(high << 2 | low >> 62, low & _MASK_62 | _VARIANT))
-    return (b"%b-%b-4%b-%b-%b" % _uuid_digits(digits)).decode()
+    return (_UUID % _uuid_digits(digits)).decode()
+
+
+class _Lanes:
+    """Constants for computations on several numbers at once: each has 128 bits of one large integer."""
+
+    __slots__ = ("both", "digits", "half", "high", "low", "numbers", "ones", "size", "text", "variant")
+
+    def __init__(self, count: int) -> None:
+        self.ones = ones = sum(1 << 128 * lane for lane in range(count))
+        self.low, self.half, self.high = _MASK_64 * ones, _MASK_32 * ones, _MASK_58 * ones
+        self.both = (_MASK_58 << 64 | 3 << 62) * ones
+        """The bits before the variant."""
+        self.variant = _VARIANT * ones
+        self.numbers = Struct(">" + "8xQ" * count).pack
+        self.size = 16 * count
+        self.digits = Struct(_DIGITS * count).unpack
+        self.text = b" ".join([_UUID] * count)
+
+
+_lanes = lru_cache(16)(_Lanes)
+
+
+def message_ids(partition: int, numbers: Sequence[int], salt: int) -> list[str]:
+    """Return the :func:`message_id` of each number: for ten, with half the instructions."""
+    if len(numbers) == 1:
+        return [message_id(partition, numbers[0], salt)]
+    lanes = _lanes(len(numbers))
+    ones = lanes.ones
+    low = int.from_bytes(lanes.numbers(*numbers), "big") * _MIX_NUMBER & lanes.low
+    low ^= low >> 32 & lanes.half
+    product, salt_high = partition * _MIX_PARTITION & _MASK_58, salt >> 64 & _MASK_58
+    high = (product * ones + low * _MIX_BOTH ^ salt_high * ones) & lanes.high
+    low ^= (salt & _MASK_64) * ones
+    ids = high << 64 | low
+    ids += 3 * (ids & lanes.both) + lanes.variant  # shifts the bits before the variant by two
+    digits = lanes.digits(hexlify(ids.to_bytes(lanes.size, "big")))
+    return (lanes.text % digits).decode().split()
 
 
 def pack_id(text: str) -> bytes:

@@ -61,7 +61,9 @@ class Links:
     def append_fresh(self, lane: Lane, number: int, block: Block) -> None:
         tail = lane.fresh_tail
         if tail:
-            self._join(tail, number, block)
+            before = self.blocks[tail >> BLOCK_BITS]
+            before.next[tail - before.base] = number
+            block.previous[number - block.base] = tail
         else:
             lane.fresh_head = number
         lane.fresh_tail = number
@@ -74,20 +76,12 @@ class Links:
     def append_back(self, lane: Lane, number: int, block: Block) -> None:
         tail = lane.back_tail
         if tail:
-            self._join(tail, number, block)
+            before = self.blocks[tail >> BLOCK_BITS]
+            before.next[tail - before.base] = number
+            block.previous[number - block.base] = tail
         else:
             lane.back_head = number
         lane.back_tail = number
-
-    def _join(self, tail: int, number: int, block: Block) -> None:
-        before = self.blocks[tail >> BLOCK_BITS]
-        before.next[tail - before.base] = number
-        block.previous[number - block.base] = tail
-
-    def after(self, number: int) -> int:
-        """Return the next message in the list; 0 at its end."""
-        block = self.blocks[number >> BLOCK_BITS]
-        return block.next[number - block.base]
 
     def remove(self, lane: Lane, number: int, state: int) -> None:
         """Remove a message that is, or was just before, WAITING or BACK from its list, at any position."""

@@ -202,15 +202,17 @@ class StandardOrder:
 
     def _walk(self, lane: Lane) -> Iterator[int]:
         back, fresh = lane.back_head, lane.fresh_head
-        after = self._links.after
+        blocks = self._links.blocks
         turn = self._back_first
         while back or fresh:
             if back and (turn or not fresh):
                 yield back
-                back = after(back)
+                block = blocks[back >> BLOCK_BITS]
+                back = block.next[back - block.base]
             else:
                 yield fresh
-                fresh = after(fresh)
+                block = blocks[fresh >> BLOCK_BITS]
+                fresh = block.next[fresh - block.base]
             turn = not turn
 
     def claimable(self, number: int, lane: Lane, block: Block, now: int) -> bool:

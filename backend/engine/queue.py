@@ -40,7 +40,7 @@ from backend.engine import records
 from backend.engine.blocks import BACK, BLOCK_BITS, IN_FLIGHT, MOVING
 from backend.engine.claims import Claimed
 from backend.engine.fold import ATTEMPT_WINDOW_MS, Fold
-from backend.engine.ids import message_id, pack_id
+from backend.engine.ids import message_id, message_ids, pack_id
 from backend.engine.receipt_handles import Handles
 from backend.engine.timers import NEVER
 from backend.engine.token_slots import is_slot_of_token
@@ -123,6 +123,9 @@ class QueueCommands:
         if imported is not None:
             self._check_tokens_imported(messages)
             imported.expire(now)
+        several_ids = (
+            None if len(messages) == 1 else iter(message_ids(partition, range(number, number + len(messages)), salt))
+        )
         written: list[tuple[records.Message | records.RetryAnswered, bytes]] = []
         answers: list[SendResult] = []
         fresh: dict[bytes, int] = {}
@@ -173,7 +176,8 @@ class QueueCommands:
             if message.message_id is not None:
                 record.message_id = message.message_id
             written.append((record, message.payload))
-            answers.append(SendResult(message_id(partition, number, salt), number))
+            new_id = message_id(partition, number, salt) if several_ids is None else next(several_ids)
+            answers.append(SendResult(new_id, number))
             number += 1
         if fold.limited:
             self._check_length(written, settings)
@@ -332,15 +336,16 @@ class QueueCommands:
         assert fold.settings is not None
         fifo = fold.settings.fifo
         read, done = self.handles.read, HandleOutcome.DONE
-        gone: list[int] = []
+        next_number = fold.next_number
+        gone: dict[int, None] = {}
         outcomes: list[HandleOutcome] = []
         for text in handles:
             handle = read(text)
-            if isinstance(handle, HandleOutcome):
+            if not isinstance(handle, tuple):
                 outcomes.append(handle)
                 continue
             number, receives, _ = handle
-            if number >= fold.next_number:
+            if number >= next_number:
                 outcomes.append(HandleOutcome.MALFORMED)
                 continue
             if fifo and number not in gone and (found := fold.locate(number)) is not None:
@@ -349,10 +354,9 @@ class QueueCommands:
                     outcomes.append(HandleOutcome.EXPIRED)
                     continue
             # Also if the message is gone, perhaps by time alone: a record makes that time, and so the answer, durable.
-            if number not in gone:
-                gone.append(number)
+            gone[number] = None
             outcomes.append(done)
-        return ([records.Deleted(gone)] if gone else []), outcomes
+        return ([records.Deleted(list(gone))] if gone else []), outcomes
 
     def delete_once(self, handles: Sequence[str], now: int) -> tuple[list[records.Record], list[bool]]:
         """Delete messages that are still here; return for each handle whether this deletes its message."""

@@ -9,13 +9,13 @@ from hashlib import blake2b
 
 from backend.api import HandleOutcome
 
-_HANDLE = struct.Struct(">BQQIQ")
-_CONTENT_BYTES = _HANDLE.size
+_HEAD = struct.Struct(">BQ")
+_CLAIM = struct.Struct(">QIQ")
 _VERSION = 1
+_CONTENT_BYTES = _HEAD.size + _CLAIM.size
 _MAC_BYTES = 13
 _HANDLE_BYTES = _CONTENT_BYTES + _MAC_BYTES
-_pack, _unpack = _HANDLE.pack, _HANDLE.unpack_from
-_HEAD = struct.Struct(">BQ")
+_pack_claim, _unpack_claim = _CLAIM.pack, _CLAIM.unpack
 
 
 def partition_of(handle: str) -> int:
@@ -34,17 +34,18 @@ class Handles:
     is useless.  For a handle that names another partition, the answer does not reveal whether it was ever issued.
     """
 
-    __slots__ = ("_base", "_partition")
+    __slots__ = ("_head", "_mac")
 
     def __init__(self, partition: int, key: bytes) -> None:
-        self._partition = partition
-        self._base = blake2b(digest_size=_MAC_BYTES, key=key)
+        self._head = _HEAD.pack(_VERSION, partition)
+        self._mac = blake2b(self._head, digest_size=_MAC_BYTES, key=key)
+        """Hash of what all handles begin with: key and head are not hashed again for each of them."""
 
     def issue(self, number: int, receives: int, received_ms: int) -> str:
-        content = _pack(_VERSION, self._partition, number, receives, received_ms)
-        mac = self._base.copy()
-        mac.update(content)
-        return b2a_base64(content + mac.digest(), newline=False).decode()
+        claim = _pack_claim(number, receives, received_ms)
+        mac = self._mac.copy()
+        mac.update(claim)
+        return b2a_base64(self._head + claim + mac.digest(), newline=False).decode()
 
     def read(self, handle: str) -> tuple[int, int, int] | HandleOutcome:
         """Return (number, receives, received_ms) of the claim, or the reason there is none: MALFORMED or
@@ -56,12 +57,12 @@ class Handles:
             return HandleOutcome.MALFORMED
         if len(packed) != _HANDLE_BYTES or packed[0] != _VERSION:
             return HandleOutcome.MALFORMED
-        _, partition, number, receives, received_ms = _unpack(packed)
-        if partition != self._partition:
+        if not packed.startswith(self._head):
             return HandleOutcome.OTHER_QUEUE
-        mac = self._base.copy()
-        mac.update(packed[:_CONTENT_BYTES])
+        claim = packed[_HEAD.size : _CONTENT_BYTES]
+        mac = self._mac.copy()
+        mac.update(claim)
         # Deliberately not a constant-time comparison: the caller is already allowed to use this queue.
-        if mac.digest() != packed[_CONTENT_BYTES:]:
+        if not packed.endswith(mac.digest()):
             return HandleOutcome.MALFORMED
-        return number, receives, received_ms
+        return _unpack_claim(claim)

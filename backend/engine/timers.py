@@ -53,9 +53,7 @@ class Timers:
         if bucket is None:
             bucket = self._buckets[key] = array("Q")
             heappush(self._order, key)
-        for number in numbers:
-            bucket.append(due)
-            bucket.append(number)
+        bucket.extend([part for number in numbers for part in (due, number)])
 
     def next_due(self) -> int:
         """Return a time before which nothing fires: exact within the current bucket, otherwise the start of the next

@@ -11,7 +11,6 @@ import logging
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from operator import attrgetter
 from typing import Any, Protocol
 
 from backend.api import (
@@ -70,7 +69,7 @@ from backend.engine import records
 from backend.engine.blocks import MOVING
 from backend.engine.claims import Claimed
 from backend.engine.fold import Fold
-from backend.engine.ids import message_id, unpack_id
+from backend.engine.ids import message_ids, unpack_id
 from backend.engine.records import Message, RetryAnswered
 from backend.journal.interface import Log
 from backend.serving.memory_limit import Memory
@@ -94,8 +93,6 @@ from backend.serving.writer import PartitionWriter, SpaceNeeded, timed
 from telemetry import traces
 
 logger = logging.getLogger(__name__)
-
-_number = attrgetter("number")
 
 QUORUM, ALL = AckLevel.QUORUM, AckLevel.ALL
 
@@ -359,25 +356,25 @@ class CommandHandlers:
         if left is not None:
             await self._transfers.wait_for_arrivals(partition, left)
         barrier = self._log.barrier()
-        found = self._payload_cache.take(partition, map(_number, claims))
+        numbers = [claim.number for claim in claims]
+        found = self._payload_cache.take(partition, numbers)
         if None in found:
             found = await self._payload_cache.fill(partition, claims, found)
         at_most_once = partition.fold.at_most_once
         if at_most_once:
             found = await self._delete_delivered(partition, claims, found)
             barrier = self._log.barrier()
-        issue, salt = partition.queue.handles.issue, partition.queue.id_salt
+        issue = partition.queue.handles.issue
+        ids = message_ids(partition.id, numbers, partition.queue.id_salt)
         answer = []
-        for claim, entry in zip(claims, found, strict=True):
+        for claim, entry, computed_id in zip(claims, found, ids, strict=True):
             if entry is None:
                 continue
             record, payload = entry
             number = claim.number
             answer.append(
                 received := ReceivedMessage(
-                    message_id(partition.id, number, salt)
-                    if record.message_id is None
-                    else unpack_id(record.message_id),
+                    computed_id if record.message_id is None else unpack_id(record.message_id),
                     issue(number, claim.receives, claim.received_ms),
                     payload,
                     number,

@@ -22,12 +22,13 @@ from bench.scenarios import (
     streams,
     topics,
 )
-from bench.scenarios.clusters import cluster, rows, takeover
+from bench.scenarios.clusters import cluster, price, rows, takeover
 from bench.servers.servers import ServerProcess
 
 HOLDFAST = frozenset({"holdfast"})
 PEERS = frozenset({"rabbitmq", "nats"})
 CLUSTER = frozenset({"cluster"})
+CLUSTERS = frozenset({"cluster", "cluster-1"})
 STREAMS = frozenset({"holdfast-streams", "kafka", "kafka-unsynced"})
 BOTH = frozenset({"holdfast", "elasticmq"})
 
@@ -81,6 +82,7 @@ SCENARIOS = [
     Scenario("takeover-backends", takeover.local, HOLDFAST, environment=cluster.SEVERAL, group="cluster"),
     Scenario("cluster", cluster.cassandra, CLUSTER, shares_server=True, group="cluster"),
     Scenario("rows", rows.rows, CLUSTER, shares_server=True, group="cluster"),
+    Scenario("cluster-price", price.price, CLUSTERS, shares_server=True, group="cluster"),
     Scenario("takeover-cluster", takeover.cassandra, CLUSTER, shares_server=True, group="cluster"),
 ]
 """All scenarios in the order in which they run."""

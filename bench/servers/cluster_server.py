@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from bench.servers.servers import HOST, Holdfast, ServerMissing, ServerProcess
 from tests.servers import cassandra_server, proc
-from tests.servers.cassandra_server import CassandraCluster, CassandraMissing
+from tests.servers.cassandra_server import CassandraCluster, CassandraMissing, free_ports
 from tests.servers.local_cluster import LocalCluster
 from tests.servers.signing import RequestSigner, SigningCredentials
 
@@ -22,25 +22,32 @@ class HoldfastCluster(ServerProcess):
     """Three Cassandra nodes, Redis, a metadata node, backends and frontends."""
 
     name = "cluster"
+    cassandra_nodes: ClassVar[Literal[1, 3]] = 3
 
     def __init__(
         self,
         environment: Mapping[str, str] | None = None,
         *,
-        cassandra: Literal[1, 3] | CassandraCluster = 3,
+        cassandra: CassandraCluster | None = None,
         keyspace: str = "holdfast",
     ) -> None:
-        """``cassandra``: number of nodes, or a running cluster."""
+        """``cassandra``: a running cluster to use; None: start one."""
         super().__init__(environment)
         names = {name.removeprefix("HOLDFAST_"): text for name, text in self._environment.items()}
         self.cluster = LocalCluster(
-            cassandra=cassandra,
+            cassandra=cassandra or self.cassandra_nodes,
             metadata=1,
             backends=BACKENDS,
             frontends=FRONTENDS,
             settings=names,
             keyspace=keyspace,
         )
+        backends = self.cluster.of("backend")
+        self.metrics_ports = free_ports([HOST], len(backends))
+        """Ports on which the backends serve their metrics."""
+        for process, port in zip(backends, self.metrics_ports, strict=True):
+            process.run_module("bench.servers.measured_backend")
+            process.environment["HOLDFAST_HEALTH_LISTEN"] = f"{HOST}:{port}"
         self.port = self.ports[0]
         key = self.cluster.key
         self.signer = RequestSigner(f"{HOST}:{self.port}", SigningCredentials(key.access_key_id, key.secret))
@@ -102,3 +109,10 @@ class HoldfastCluster(ServerProcess):
             raise ServerMissing(f"the cluster is left out: {error}") from error
         if not shutil.which("redis-server"):
             raise ServerMissing("the cluster is left out: there is no redis-server on this machine")
+
+
+class HoldfastOnOneNode(HoldfastCluster):
+    """The same on one Cassandra node."""
+
+    name = "cluster-1"
+    cassandra_nodes = 1

@@ -7,15 +7,14 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
-from frontend.rest.caller import KEY, RestCaller, problem_response
+from frontend.rest.caller import KEY, ROOT, RestCaller, problem_response
 from frontend.rest.models import ProblemDocument
-from frontend.rest.problems import MEDIA_TYPE, of_request
+from frontend.rest.problems import of_request
 from frontend.services import Services
 from telemetry.build import is_compiled
 
@@ -30,25 +29,39 @@ PATHS = frozenset(("/health/live", "/health/ready", "/docs", "/openapi.json", *_
 """Paths served by this part for GET, besides everything under ``/v1/``; the rest is SQS's."""
 
 
-_BEARER = HTTPBearer(
-    auto_error=False, description="An API key.  Requests signed with AWS Signature Version 4 are accepted, too."
-)
-"""Security scheme for the documentation only: requests are authenticated before they reach a route."""
-_PROBLEM: dict[int | str, dict[str, Any]] = {
-    "default": {
-        "description": "The request was not carried out.",
-        "model": ProblemDocument,
-        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}},
+_SECURITY_SCHEMES = {
+    "HTTPBearer": {
+        "type": "http",
+        "description": "An API key.  Requests signed with AWS Signature Version 4 are accepted, too.",
+        "scheme": "bearer",
     }
 }
 
 
+class Rest(FastAPI):
+    """The FastAPI application.  Requests are authenticated and problems written before and behind its routes, so both
+    are added to its OpenAPI document alone, and not to each route."""
+
+    def openapi(self) -> dict[str, Any]:
+        is_new = self.openapi_schema is None
+        document = super().openapi()
+        if is_new:
+            for path, operations in document["paths"].items():
+                if path.startswith(ROOT):
+                    for operation in operations.values():
+                        operation["security"] = [{name: [] for name in _SECURITY_SCHEMES}]
+            components = document["components"]
+            components["schemas"][ProblemDocument.__name__] = ProblemDocument.model_json_schema()
+            components["securitySchemes"] = _SECURITY_SCHEMES
+        return document
+
+
 def create_rest(services: Services, routers: Iterable[APIRouter]) -> FastAPI:
-    """Create the FastAPI application, with the ``routers`` under ``/v1``.
+    """Create the FastAPI application, with the routes of the ``routers``, which are under :data:`ROOT`.
 
     It is not ready once long polls drain, and while the backend does not serve.
     """
-    rest = FastAPI(
+    rest = Rest(
         title="Holdfast",
         description="The part of the service that is not SQS: administration, and messages in plain JSON. "
         "Authenticate with an API key (`Authorization: Bearer hf_...`), or sign requests like "
@@ -56,9 +69,8 @@ def create_rest(services: Services, routers: Iterable[APIRouter]) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        routes=[route for router in routers for route in router.routes],
     )
-    for router in routers:
-        rest.include_router(router, prefix="/v1", dependencies=[Depends(_BEARER)], responses=_PROBLEM)
     rest.add_exception_handler(HTTPException, _not_routed)
 
     @rest.get("/health/live", tags=["health"])

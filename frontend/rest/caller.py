@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from fastapi import Depends, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -23,6 +23,8 @@ from telemetry.texts import shown
 
 T = TypeVar("T")
 
+ROOT = "/v1"
+"""Path of all routes of REST."""
 KEY = "holdfast.caller"
 """Key of the :class:`RestCaller` in the request's scope."""
 
@@ -34,6 +36,14 @@ AUDITED_READ = Depends(_audited_read)
 """Declares, among a route's dependencies, that it is audited although it only reads, unless it shows nothing."""
 NEVER_LIMITED = frozenset(("limits.show", "limits.set"))
 """Routes exempt from an operator's limits: otherwise a limit on the own account could not be removed."""
+_PROBLEM_SCHEMA = {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}
+_PROBLEM: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "description": "The request was not carried out.",
+        "content": {MEDIA_TYPE: _PROBLEM_SCHEMA, "application/json": _PROBLEM_SCHEMA},
+    }
+}
+"""Documentation of errors; without a model, from which FastAPI would make one validator for each route."""
 
 
 class RestCaller:
@@ -208,6 +218,11 @@ class ManagingRoute(RestRoute):
         if self.name in NEVER_LIMITED and caller.principal.role == "operator":
             return await handle()
         return await caller.limited("manage", handle)
+
+
+def rest_router(tag: str, route_class: type[RestRoute] = RestRoute) -> APIRouter:
+    """Make a router of REST.  Its routes are complete: including a router in another one builds each route again."""
+    return APIRouter(route_class=route_class, prefix=ROOT, tags=[tag], responses=_PROBLEM)
 
 
 def _parameters(dependant: Dependant) -> set[str]:

@@ -13,13 +13,13 @@ from typing import Any, Final
 from frontend.http.asgi import AsgiReceive, AsgiSend, ClientGone, Scope, check_header_count, check_path
 from frontend.request.pipeline import Pipeline
 from frontend.request.request import Call, ClientRequest, Format
-from frontend.rest.caller import KEY, RestCaller
+from frontend.rest.caller import KEY, ROOT, RestCaller
 from frontend.rest.problems import MEDIA_TYPE, Problem, of_sqs
 from frontend.sqs.protocol import bounds
 from frontend.sqs.protocol.errors import MALFORMED_INPUT, SqsError
 from metadata_service.store import StoreUnavailable
 
-PREFIX = "/v1/"
+PREFIX = f"{ROOT}/"
 """Prefix of the interface.  It cannot begin a queue's URL, whose first part is an account, or whose only part
 is a name."""
 STATUS_PATH: Final = "/v1/cluster"

@@ -66,6 +66,24 @@ def run(parsed: Parsed) -> int:
     return 0
 
 
+class DeferredParser(argparse.ArgumentParser):
+    """A parser whose arguments are added once it is used, so that a start does not import and build all commands."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._add_arguments: Callable[[argparse.ArgumentParser], None] | None = None
+
+    def defer(self, add_arguments: Callable[[argparse.ArgumentParser], None]) -> None:
+        """Make ``add_arguments`` complete this parser before it parses or prints its help."""
+        self._add_arguments = add_arguments
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        add_arguments, self._add_arguments = self._add_arguments, None
+        if add_arguments is not None:
+            add_arguments(self)
+        return super().parse_known_args(args, namespace)
+
+
 class Group:
     """A word of the command line with subcommands, such as ``queue``."""
 

@@ -7,23 +7,10 @@ Actions that cannot be undone need a confirmation, or ``--yes``.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.commandline.base import Group, Parsed, confirm, pages, print_result
-from holdfast.commands.alarms import add_alarm_commands
-from holdfast.commands.audit import add_audit_commands
-from holdfast.commands.billing.availability import add_availability_command
-from holdfast.commands.billing.costs import add_costs_command
-from holdfast.commands.billing.invoices import add_invoice_commands
-from holdfast.commands.billing.usage import add_usage_command
-from holdfast.commands.clusters import add_cluster_commands
-from holdfast.commands.keys import add_key_commands, add_role_commands, add_token_commands
-from holdfast.commands.migrate import add_move_commands
-from holdfast.commands.queues.messages import add_message_commands
-from holdfast.commands.queues.queues import add_queue_commands
-from holdfast.commands.streams import add_stream_commands
-from holdfast.commands.topics import add_topic_commands
 
 if TYPE_CHECKING:
     from holdfast.commandline.client import RestClient
@@ -208,26 +195,67 @@ def add_limits_commands(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_commands(commands: Any, key: Group) -> None:
-    """Add all of them to the command line; ``key`` already has other commands."""
-    groups: Sequence[tuple[str, str, Callable[[argparse.ArgumentParser], None]]] = (
-        ("tenant", "create, suspend and delete tenants (operators)", add_tenant_commands),
-        ("queue", "create, show, change, watch, purge, move and delete queues", add_queue_commands),
-        ("message", "send and receive messages; look at them without receiving them", add_message_commands),
-        ("topic", "create topics, publish to them, and subscribe to them", add_topic_commands),
-        ("stream", "create, read and write streams; positions of consumer groups", add_stream_commands),
-        ("alarm", "alarms on queues and topics, which call a webhook", add_alarm_commands),
-        ("limits", "limits and quotas of tenants (operators)", add_limits_commands),
-        ("audit", "list administrative acts and refused sign-ins", add_audit_commands),
-        ("role", "create, list and delete roles, which sessions assume", add_role_commands),
-        ("token", "create short-lived tokens with an API key", add_token_commands),
-        ("cluster", "show backend clusters and nodes; drain, retire and split (operators)", add_cluster_commands),
-        ("usage", "show usage by day, queue, tag or action", add_usage_command),
-        ("costs", "show costs of a month by queue, and a forecast of the bill", add_costs_command),
-        ("availability", "availability of the service to a tenant in a month", add_availability_command),
-        ("invoice", "list, show, save and close invoices", add_invoice_commands),
-    )
-    for name, about, add in groups:
-        add(commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + "."))
-    add_key_commands(key)
-    add_move_commands(commands)
+def add_commands(commands: Any) -> None:
+    """Add all of them to the command line."""
+    for name, about in (
+        ("tenant", "create, suspend and delete tenants (operators)"),
+        ("queue", "create, show, change, watch, purge, move and delete queues"),
+        ("message", "send and receive messages; look at them without receiving them"),
+        ("topic", "create topics, publish to them, and subscribe to them"),
+        ("stream", "create, read and write streams; positions of consumer groups"),
+        ("alarm", "alarms on queues and topics, which call a webhook"),
+        ("limits", "limits and quotas of tenants (operators)"),
+        ("audit", "list administrative acts and refused sign-ins"),
+        ("role", "create, list and delete roles, which sessions assume"),
+        ("token", "create short-lived tokens with an API key"),
+        ("cluster", "show backend clusters and nodes; drain, retire and split (operators)"),
+        ("usage", "show usage by day, queue, tag or action"),
+        ("costs", "show costs of a month by queue, and a forecast of the bill"),
+        ("availability", "availability of the service to a tenant in a month"),
+        ("invoice", "list, show, save and close invoices"),
+        ("export", "write a queue with its messages as JSON lines"),
+        ("import", "import queues from files, or from another SQS service"),
+    ):
+        parser = commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
+        parser.defer(partial(_add_arguments, name))
+
+
+def _add_arguments(command: str, parser: argparse.ArgumentParser) -> None:
+    match command:  # the modules of the other commands are not imported
+        case "tenant":
+            add = add_tenant_commands
+        case "limits":
+            add = add_limits_commands
+        case "queue":
+            from holdfast.commands.queues.queues import add_queue_commands as add
+        case "message":
+            from holdfast.commands.queues.messages import add_message_commands as add
+        case "topic":
+            from holdfast.commands.topics import add_topic_commands as add
+        case "stream":
+            from holdfast.commands.streams import add_stream_commands as add
+        case "alarm":
+            from holdfast.commands.alarms import add_alarm_commands as add
+        case "audit":
+            from holdfast.commands.audit import add_audit_commands as add
+        case "role":
+            from holdfast.commands.keys import add_role_commands as add
+        case "token":
+            from holdfast.commands.keys import add_token_commands as add
+        case "cluster":
+            from holdfast.commands.clusters import add_cluster_commands as add
+        case "usage":
+            from holdfast.commands.billing.usage import add_usage_command as add
+        case "costs":
+            from holdfast.commands.billing.costs import add_costs_command as add
+        case "availability":
+            from holdfast.commands.billing.availability import add_availability_command as add
+        case "invoice":
+            from holdfast.commands.billing.invoices import add_invoice_commands as add
+        case "export":
+            from holdfast.commands.migrate import add_export_command as add
+        case "import":
+            from holdfast.commands.migrate import add_import_commands as add
+        case _:
+            raise AssertionError(command)
+    add(parser)

@@ -332,65 +332,78 @@ def _at_least_one(text: str) -> int:
     return int(text)
 
 
-def add_backup_commands(commands: Any, add_settings: Callable[[argparse.ArgumentParser, Sequence[str]], None]) -> None:
-    """Add the commands; ``add_settings`` adds options for the given settings, and the one for the settings file."""
-    backup = commands.add_parser(
-        "backup",
-        help="make a backup of a running or stopped service",
-        description="Make a backup of the data folder, or of the data in Cassandra if the settings name one: "
-        "metadata, logs and checkpoints, all of one moment.  The service may be running.  For a "
-        "data folder, run the command on its machine, as its user.  The backups of one target share "
-        "equal files.  A backup does not contain the keyring: keep a copy of it in another place.",
-        epilog=_EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+AddSettings = Callable[[argparse.ArgumentParser, Sequence[str]], None]
+"""Function that adds options for the given settings, and the one for the settings file."""
+
+
+def add_backup_arguments(parser: argparse.ArgumentParser, add_settings: AddSettings) -> None:
+    _describe(
+        parser,
+        "Make a backup of the data folder, or of the data in Cassandra if the settings name one: metadata, logs and "
+        "checkpoints, all of one moment.  The service may be running.  For a data folder, run the command on its "
+        "machine, as its user.  The backups of one target share equal files.  A backup does not contain the keyring: "
+        "keep a copy of it in another place.",
     )
-    backup.add_argument("target", metavar="TARGET", help="a folder, or a URL of pyarrow (s3://, gs://, hdfs://)")
-    backup.add_argument("--data", metavar="DIR", help="data folder of the service (default: data)")
-    backup.add_argument(
+    parser.add_argument("target", metavar="TARGET", help="a folder, or a URL of pyarrow (s3://, gs://, hdfs://)")
+    parser.add_argument("--data", metavar="DIR", help="data folder of the service (default: data)")
+    parser.add_argument(
         "--keep", metavar="N", type=_at_least_one, help="keep the latest N backups in the target and remove older ones"
     )
-    backup.add_argument("--list", action="store_true", help="list the backups in the target instead")
-    backup.set_defaults(part=_backup)
-    restore = commands.add_parser(
-        "restore",
-        help="restore a backup to a data folder, or to keyspaces in Cassandra",
-        description="Restore a backup to a data folder or, for a service in Cassandra, to the keyspaces in the "
-        "settings.  They have to be empty or missing.",
-        epilog=_EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser.add_argument("--list", action="store_true", help="list the backups in the target instead")
+    add_settings(parser, CASSANDRA_FLAGS)
+    _add_json(parser)
+    parser.set_defaults(part=_backup)
+
+
+def add_restore_arguments(parser: argparse.ArgumentParser, add_settings: AddSettings) -> None:
+    _describe(
+        parser,
+        "Restore a backup to a data folder or, for a service in Cassandra, to the keyspaces in the settings.  They "
+        "have to be empty or missing.",
     )
-    restore.add_argument("source", metavar="SOURCE", help="target of the backups, as given to `holdfast backup`")
-    restore.add_argument("--data", metavar="DIR", help="the new data folder")
-    restore.set_defaults(part=_restore)
-    verify = commands.add_parser(
-        "verify",
-        help="check that a backup is complete and readable",
-        description="Read all of a backup, restore it into a scratch folder, open it as at startup, and read "
-        "and count the messages of each queue.  Nothing is changed.",
-        epilog=_EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    verify.add_argument("source", metavar="SOURCE", help="target of the backups, as given to `holdfast backup`")
-    verify.add_argument(
-        "--scratch", metavar="DIR", type=Path, help="folder with space for the backup (default: for temporary files)"
-    )
-    verify.add_argument(
-        "--keyring-file", metavar="FILE", help="also check that this keyring has signed it and can decrypt it"
-    )
-    restore.add_argument(
+    parser.add_argument("source", metavar="SOURCE", help="target of the backups, as given to `holdfast backup`")
+    parser.add_argument("--data", metavar="DIR", help="the new data folder")
+    parser.add_argument(
         "--keyring-file", metavar="FILE", help="restore only a backup that was signed with a master key of this keyring"
     )
-    verify.set_defaults(part=_verify)
-    for parser, flags in (
-        (backup, CASSANDRA_FLAGS),
-        (restore, (*CASSANDRA_FLAGS, "cassandra_replication")),
-        (verify, ()),
-    ):
-        add_settings(parser, flags)
-    for parser in (restore, verify):
-        parser.add_argument("--backup", metavar="NAME", help="name of the backup (default: the latest)")
-        parser.add_argument(
-            "--unsigned", action="store_true", help="also accept a backup that no key of the keyring has signed"
-        )
-    for parser in (backup, restore, verify):
-        parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")
+    add_settings(parser, (*CASSANDRA_FLAGS, "cassandra_replication"))
+    _add_choice(parser)
+    _add_json(parser)
+    parser.set_defaults(part=_restore)
+
+
+def add_verify_arguments(parser: argparse.ArgumentParser, add_settings: AddSettings) -> None:
+    _describe(
+        parser,
+        "Read all of a backup, restore it into a scratch folder, open it as at startup, and read and count the "
+        "messages of each queue.  Nothing is changed.",
+    )
+    parser.add_argument("source", metavar="SOURCE", help="target of the backups, as given to `holdfast backup`")
+    parser.add_argument(
+        "--scratch", metavar="DIR", type=Path, help="folder with space for the backup (default: for temporary files)"
+    )
+    parser.add_argument(
+        "--keyring-file", metavar="FILE", help="also check that this keyring has signed it and can decrypt it"
+    )
+    add_settings(parser, ())
+    _add_choice(parser)
+    _add_json(parser)
+    parser.set_defaults(part=_verify)
+
+
+def _describe(parser: argparse.ArgumentParser, description: str) -> None:
+    parser.description = description
+    parser.epilog = _EXIT_CODES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
+def _add_choice(parser: argparse.ArgumentParser) -> None:
+    """Add the options that select a backup."""
+    parser.add_argument("--backup", metavar="NAME", help="name of the backup (default: the latest)")
+    parser.add_argument(
+        "--unsigned", action="store_true", help="also accept a backup that no key of the keyring has signed"
+    )
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")

@@ -93,21 +93,18 @@ def _mended(parsed: argparse.Namespace, found: Finding) -> bool:
     return True
 
 
-def add_doctor_command(commands: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "doctor",
-        help="diagnose a data folder or a cluster, and repair what can be repaired",
-        description="Examine a data folder, or with --cassandra a service on many machines, and report what is "
-        "wrong and what to do.  Nothing is changed, unless --mend is given and confirmed.  While "
-        "the service runs, the journal of its data folder is not examined.",
-        epilog=_EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Examine a data folder, or with --cassandra a service on many machines, and report what is wrong and what to "
+        "do.  Nothing is changed, unless --mend is given and confirmed.  While the service runs, the journal of its "
+        "data folder is not examined."
     )
+    parser.epilog = _EXIT_CODES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--mend", action="store_true", help="repair what can be repaired; asks for each")
     parser.add_argument("--yes", action="store_true", help="with --mend: do not ask")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")
     parser.set_defaults(part=_doctor)
-    return parser
 
 
 def _sentence(text: str) -> str:

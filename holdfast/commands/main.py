@@ -8,25 +8,20 @@ arguments or settings, 3 the service had to stop by itself.  Those of commands t
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from holdfast import __version__, logs
-from holdfast.commandline.base import Group, run
+from holdfast.commandline.base import DeferredParser, Group, run
 from holdfast.commands.admin import add_commands
-from holdfast.commands.backup import add_backup_commands
-from holdfast.commands.billing.report import add_report_command
-from holdfast.commands.data_keys import add_data_key_commands
-from holdfast.commands.doctor import add_doctor_command
-from holdfast.commands.schema import add_schema_command
 from holdfast.heap import collect_rarely
-from holdfast.settings import Settings, SettingsError, describe, describe_one, is_distributed, load
 from telemetry.build import is_compiled
+
+if TYPE_CHECKING:
+    from holdfast.settings import Settings
 
 _FLAGS = ("host", "port", "data", "region", "account", "tls_cert", "tls_key", "frontends", "backends", "log_level")
 """Settings that are options of the command line; environment and file accept all settings."""
@@ -77,6 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return run(parsed)
         except KeyboardInterrupt:
             return 130
+    return _run_on_settings(parsed)
+
+
+def _run_on_settings(parsed: argparse.Namespace) -> int:
+    from msgspec.structs import replace
+
+    from holdfast.settings import SettingsError, load
+
     try:
         given = {
             name: value
@@ -85,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         settings = load(given, os.environ, parsed.config)
         if getattr(parsed, "kafka", False) and not settings.kafka_port:
-            settings = msgspec.structs.replace(settings, kafka_port=KAFKA_PORT)
+            settings = replace(settings, kafka_port=KAFKA_PORT)
         code: int = parsed.part(parsed, settings) if "part" in parsed else parsed.run(settings)
     except SettingsError as error:
         logs.complain(error)
@@ -94,7 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(settings: Settings) -> int:
-    # Imported here, so that help and errors in the settings are printed without delay.
+    # Imports are in functions, so that a command loads only what it needs, and errors in the settings appear at once.
+    from holdfast.settings import SettingsError
+
     for name in ("cassandra", "metadata_nodes"):
         if getattr(settings, name):
             raise SettingsError(
@@ -144,6 +149,8 @@ def _metadata(settings: Settings) -> int:
 
 
 def _backend(settings: Settings) -> int:
+    from holdfast.settings import is_distributed
+
     if is_distributed(settings):
         from holdfast.process import distributed_backend
 
@@ -161,6 +168,7 @@ def _manager(settings: Settings) -> int:
 
 def _frontend(parsed: argparse.Namespace, settings: Settings) -> int:
     from backend.rpc.address import Address
+    from holdfast.settings import SettingsError, is_distributed
 
     if not is_distributed(settings):
         if parsed.backend is None:
@@ -186,6 +194,8 @@ def _frontend(parsed: argparse.Namespace, settings: Settings) -> int:
 
 
 def _show_keys(settings: Settings) -> int:
+    import asyncio
+
     from auth.encryption.encrypted_store import encrypted
     from auth.encryption.master_keys import KeyringError
     from holdfast.commandline.offline import is_data_folder
@@ -195,6 +205,7 @@ def _show_keys(settings: Settings) -> int:
     from holdfast.runtime.peer_tls import peer_tls
     from holdfast.runtime.root_tenant import endpoint, is_good, shell_lines
     from holdfast.runtime.stores import Stores
+    from holdfast.settings import is_distributed
     from metadata_service.store import StoreError
 
     if not is_distributed(settings) and not is_data_folder(settings):
@@ -260,7 +271,7 @@ def _rotate_data_keys(settings: Settings) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = DeferredParser(
         prog="holdfast",
         description="A durable message queue service that speaks Amazon SQS's protocol.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -269,81 +280,109 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"holdfast {__version__} ({build})")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    serve = commands.add_parser(
-        "serve",
-        help="run the service",
-        description="Run the service, in one process or, with --frontends and --backends, in several.  Ctrl-C and "
-        "SIGTERM drain it; a second signal ends it at once.  Of several, SIGUSR1 restarts all but the supervisor, one "
-        "by one.",
-        epilog=_all_settings(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    _add_flags(serve, _FLAGS)
-    _add_kafka(serve)
-    serve.set_defaults(run=_serve)
+    def add(name: str, add_arguments: Callable[[argparse.ArgumentParser], None], about: str) -> None:
+        commands.add_parser(name, help=about).defer(add_arguments)
 
-    metadata = commands.add_parser(
-        "metadata",
-        help="run a metadata node",
-        description="Run one of the metadata nodes of a cluster, which serve the metadata to its other "
-        "processes.  Nodes on one machine may share a data folder.  SIGTERM drains it.",
-    )
-    _add_flags(metadata, _METADATA_FLAGS)
-    metadata.set_defaults(run=_metadata)
+    add("serve", _add_serve, "run the service")
+    add("metadata", _add_metadata, "run a metadata node")
+    add("backend", _add_backend, "run a backend by itself")
+    add("frontend", _add_frontend, "run a frontend by itself")
+    add("manager", _add_manager, "run an out-cluster manager")
+    add("key", _add_key, "create, rotate, revoke and list keys; show the root tenant's key")
+    add_commands(commands)
+    add("report", _add_report, "write a month's usage as a page with charts, and as PDF")
+    add("keyring", _add_keyring, "master keys, and data keys of tenants")
+    add("backup", _add_backup, "make a backup of a running or stopped service")
+    add("restore", _add_restore, "restore a backup to a data folder, or to keyspaces in Cassandra")
+    add("verify", _add_verify, "check that a backup is complete and readable")
+    add("doctor", _add_doctor, "diagnose a data folder or a cluster, and repair what can be repaired")
+    add("damage", _add_damage, "list damage to the journal, and accept its loss")
+    add("schema", _add_schema, "schema versions of the stored data: show, migrate, roll back")
+    return parser
 
-    backend = commands.add_parser(
-        "backend",
-        help="run a backend by itself",
-        description="Run a backend by itself; clients connect to frontends.  With --cassandra it is a node of a "
-        "cluster on many machines, and stores nothing locally.  Without, it owns the data folder, "
-        "which it shares with frontends on the same machine.  SIGTERM drains it: other nodes get "
-        "its shards.",
-        epilog=_ALL_ARE_SETTINGS,
-    )
-    _add_flags(backend, _BACKEND_FLAGS)
-    frontend = commands.add_parser(
-        "frontend",
-        help="run a frontend by itself",
-        description="Run a frontend in a process of its own.  With --cassandra or --metadata-nodes it is one of many, "
-        "on any machine, and stores only the audit log in its data folder.  With --backend it shares the data folder "
-        "with a backend on the same machine.  SIGTERM drains it.",
-        epilog=_ALL_ARE_SETTINGS,
-    )
-    _add_flags(frontend, _FRONTEND_FLAGS)
-    _add_kafka(frontend)
-    frontend.add_argument("--backend", metavar="ADDRESS", help="address of the backend on this machine")
-    backend.set_defaults(run=_backend)
-    frontend.set_defaults(part=_frontend)
 
-    manager = commands.add_parser(
-        "manager",
-        help="run an out-cluster manager",
-        description="Run a manager over all backend clusters: it splits hot queues, and empties a cluster that "
-        "is being retired.  Of several managers, one acts and the others stand by.",
-        epilog=_ALL_ARE_SETTINGS,
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Run the service, in one process or, with --frontends and --backends, in several.  Ctrl-C and SIGTERM drain "
+        "it; a second signal ends it at once.  Of several, SIGUSR1 restarts all but the supervisor, one by one."
     )
-    _add_flags(manager, _MANAGER_FLAGS)
-    manager.set_defaults(run=_manager)
+    parser.epilog = _all_settings()
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    _add_flags(parser, _FLAGS)
+    _add_kafka(parser)
+    parser.set_defaults(run=_serve)
 
-    key = Group(commands.add_parser("key", help="create, rotate, revoke and list keys; show the root tenant's key"))
-    show = key.commands.add_parser(
+
+def _add_metadata(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Run one of the metadata nodes of a cluster, which serve the metadata to its other processes.  Nodes on one "
+        "machine may share a data folder.  SIGTERM drains it."
+    )
+    _add_flags(parser, _METADATA_FLAGS)
+    parser.set_defaults(run=_metadata)
+
+
+def _add_backend(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Run a backend by itself; clients connect to frontends.  With --cassandra it is a node of a cluster on many "
+        "machines, and stores nothing locally.  Without, it owns the data folder, which it shares with frontends on "
+        "the same machine.  SIGTERM drains it: other nodes get its shards."
+    )
+    parser.epilog = _ALL_ARE_SETTINGS
+    _add_flags(parser, _BACKEND_FLAGS)
+    parser.set_defaults(run=_backend)
+
+
+def _add_frontend(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Run a frontend in a process of its own.  With --cassandra or --metadata-nodes it is one of many, on any "
+        "machine, and stores only the audit log in its data folder.  With --backend it shares the data folder with a "
+        "backend on the same machine.  SIGTERM drains it."
+    )
+    parser.epilog = _ALL_ARE_SETTINGS
+    _add_flags(parser, _FRONTEND_FLAGS)
+    _add_kafka(parser)
+    parser.add_argument("--backend", metavar="ADDRESS", help="address of the backend on this machine")
+    parser.set_defaults(part=_frontend)
+
+
+def _add_manager(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Run a manager over all backend clusters: it splits hot queues, and empties a cluster that is being retired.  "
+        "Of several managers, one acts and the others stand by."
+    )
+    parser.epilog = _ALL_ARE_SETTINGS
+    _add_flags(parser, _MANAGER_FLAGS)
+    parser.set_defaults(run=_manager)
+
+
+def _add_key(parser: argparse.ArgumentParser) -> None:
+    from holdfast.commands.keys import add_key_commands
+
+    group = Group(parser)
+    show = group.commands.add_parser(
         "show", help="print shell commands that configure AWS clients for the service, with the secret access key"
     )
     _add_flags(show, _KEY_FLAGS)
     show.set_defaults(run=_show_keys)
+    add_key_commands(group)
 
-    add_commands(commands, key)
 
-    report = commands.add_parser(
-        "report",
-        help="write a month's usage as a page with charts, and as PDF",
-        description="Write the usage of a month as a self-contained HTML page, and as PDF.  The command reads "
-        "the usage lake, so the service need not be running.",
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    from holdfast.commands.billing.report import add_report_command
+
+    parser.description = (
+        "Write the usage of a month as a self-contained HTML page, and as PDF.  The command reads the usage lake, so "
+        "the service need not be running."
     )
-    add_report_command(report)
-    _add_flags(report, ("data",))
+    add_report_command(parser)
+    _add_flags(parser, ("data",))
 
-    keyring = Group(commands.add_parser("keyring", help="master keys, and data keys of tenants"))
+
+def _add_keyring(parser: argparse.ArgumentParser) -> None:
+    from holdfast.commands.data_keys import add_data_key_commands
+
+    keyring = Group(parser)
     keyring_commands = keyring.commands
     create = keyring_commands.add_parser(
         "create",
@@ -373,39 +412,62 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_data_key_commands(keyring)
 
-    add_backup_commands(commands, _add_flags)
-    _add_flags(add_doctor_command(commands), _DOCTOR_FLAGS)
 
-    damage = commands.add_parser(
-        "damage",
-        help="list damage to the journal, and accept its loss",
-        description="List queues and messages that cannot be served because the journal is damaged.  The "
-        "service must not be running; with "
-        "--cassandra, no backend of the --cluster.",
+def _add_backup(parser: argparse.ArgumentParser) -> None:
+    from holdfast.commands.backup import add_backup_arguments
+
+    add_backup_arguments(parser, _add_flags)
+
+
+def _add_restore(parser: argparse.ArgumentParser) -> None:
+    from holdfast.commands.backup import add_restore_arguments
+
+    add_restore_arguments(parser, _add_flags)
+
+
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    from holdfast.commands.backup import add_verify_arguments
+
+    add_verify_arguments(parser, _add_flags)
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    from holdfast.commands.doctor import add_doctor_arguments
+
+    add_doctor_arguments(parser)
+    _add_flags(parser, _DOCTOR_FLAGS)
+
+
+def _add_damage(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "List queues and messages that cannot be served because the journal is damaged.  The service must not be "
+        "running; with --cassandra, no backend of the --cluster."
     )
-    _add_flags(damage, _DAMAGE_FLAGS)
-    damage.set_defaults(run=_damage)
-    damage_commands = damage.add_subparsers(metavar="COMMAND")
-    accepting = damage_commands.add_parser(
+    _add_flags(parser, _DAMAGE_FLAGS)
+    parser.set_defaults(run=_damage)
+    commands = parser.add_subparsers(metavar="COMMAND")
+    accepting = commands.add_parser(
         "accept", help="accept the listed loss: the next start skips it and serves the rest"
     )
     _add_flags(accepting, _DAMAGE_FLAGS)
     accepting.set_defaults(run=_accept_damage)
 
-    schema = commands.add_parser(
-        "schema",
-        help="schema versions of the stored data: show, migrate, roll back",
-        description="The stored data has a schema version, and each release knows versions up to its own "
-        "(docs/upgrading.md).",
+
+def _add_schema(parser: argparse.ArgumentParser) -> None:
+    from holdfast.commands.schema import add_schema_command
+
+    parser.description = (
+        "The stored data has a schema version, and each release knows versions up to its own (docs/upgrading.md)."
     )
-    add_schema_command(schema, lambda command: _add_flags(command, _DAMAGE_FLAGS))
-    return parser
+    add_schema_command(parser, lambda command: _add_flags(command, _DAMAGE_FLAGS))
 
 
 _ALL_ARE_SETTINGS = "Each option is a setting; `holdfast serve --help` lists all settings and their variables."
 
 
 def _add_flags(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    from holdfast.settings import describe_one
+
     for name in names:
         setting = describe_one(name)
         default = f" (default: {setting.default})" if setting.default else ""
@@ -442,6 +504,8 @@ def _metavar(name: str) -> str:
 
 
 def _all_settings() -> str:
+    from holdfast.settings import describe
+
     rows = [f"  {setting.variable:<42} {setting.description}" for setting in describe() if setting.name != "queues"]
     return (
         "All settings, as environment variables.  The TOML file has the same names in small letters,\n"

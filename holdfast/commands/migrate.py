@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.commandline.base import Group, Parsed, account_option, make_command
 
@@ -52,27 +52,20 @@ def _add_existing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, and stop")
 
 
-def add_move_commands(commands: Any) -> None:
-    export = commands.add_parser(
-        "export",
-        help="write a queue with its messages as JSON lines",
-        description="Write a queue's definition and its messages as JSON lines, without receiving them.  The "
-        "file is exact if the queue is not used meanwhile; otherwise it contains each message once "
-        "that stays in the queue throughout.",
+def add_export_command(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Write a queue's definition and its messages as JSON lines, without receiving them.  The file is exact if the "
+        "queue is not used meanwhile; otherwise it contains each message once that stays in the queue throughout."
     )
-    export.add_argument("queue", metavar="QUEUE")
-    export.add_argument("--file", metavar="FILE", type=Path, help="default: standard output")
-    export.add_argument("--definition-only", action="store_true", help="leave the messages out")
-    make_command(export, _export)
-    account_option(export)
+    parser.add_argument("queue", metavar="QUEUE")
+    parser.add_argument("--file", metavar="FILE", type=Path, help="default: standard output")
+    parser.add_argument("--definition-only", action="store_true", help="leave the messages out")
+    make_command(parser, _export)
+    account_option(parser)
 
-    group = Group(
-        commands.add_parser(
-            "import",
-            help="import queues from files, or from another SQS service",
-            description="Import queues from files, or from another SQS service.",
-        )
-    )
+
+def add_import_commands(parser: argparse.ArgumentParser) -> None:
+    group = Group(parser)
     file = group.add("file", _import_file, "import queues from files of holdfast export")
     file.description = (
         "Import queues from files of holdfast export.  Every line is checked first.  Repeat the command to "

@@ -28,7 +28,6 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import httptools
 import uvicorn
-from uvicorn.server import ServerState
 
 from auth.signatures import percent
 from holdfast.http.answers import UnreadAnswers
@@ -82,19 +81,30 @@ class Limits(NamedTuple):
 class PendingHandshake(Protocol):
     """A TLS handshake in progress (:class:`holdfast.http.tls_handshake.Handshake`)."""
 
+    def over(self) -> None:
+        """Release the handshake's slot."""
+
     def drop(self) -> None:
         """Close the connection."""
 
 
-class ConnectionRegistry(ServerState):
-    """State shared by the connections of a process.  ``tasks`` are the calls in progress."""
+class ConnectionRegistry:
+    """State shared by the connections of a process: uvicorn's ``ServerState``, and what our connections share.
 
-    connections: set[Connection]  # type: ignore[assignment]  # uvicorn names its own protocols
+    Not a subclass, because mypyc does not clear the weak references to instances of a class with a base that is not
+    compiled.
+    """
 
     def __init__(
         self, limits: Limits, certificate: Certificate | None = None, forwarded: Forwarded | None = None
     ) -> None:
-        super().__init__()
+        self.total_requests = 0
+        """Read by uvicorn, for a limit that is not set."""
+        self.connections: set[Connection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        """Calls in progress."""
+        self.default_headers: list[tuple[bytes, bytes]] = []
+        """Set by uvicorn once a second."""
         self.limits = limits
         self.answers = UnreadAnswers()
         self.slots = ConnectionSlots(limits.connections, limits.connections_per_client)
@@ -123,8 +133,11 @@ class ConnectionRegistry(ServerState):
             self.emptied.set()
 
 
-class Connection(asyncio.Protocol):
-    """Connection of one client.  Implements :class:`holdfast.http.request_cycle.ExchangeConnection`."""
+class Connection:
+    """Connection of one client.  Implements :class:`holdfast.http.request_cycle.ExchangeConnection`.
+
+    It has the methods of ``asyncio.Protocol``, but not that base, for the reason given at :class:`ConnectionRegistry`.
+    """
 
     __deletable__ = ("_parser",)
     """Attributes that ``del`` may remove, for mypyc, which otherwise refuses it."""
@@ -137,9 +150,12 @@ class Connection(asyncio.Protocol):
         server_state: ConnectionRegistry,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
+        handshake: PendingHandshake | None = None,
     ) -> None:
+        """Make the connection.  It takes over the slot of ``handshake``, if there was one."""
         self.registry = server_state
         self.loop = _loop or asyncio.get_running_loop()
+        self._handshake = handshake
         self._app: App = config.loaded_app
         self.deadline = _NEVER
         self._parser = httptools.HttpRequestParser(self)
@@ -166,6 +182,9 @@ class Connection(asyncio.Protocol):
     # --- what the event loop calls ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if self._handshake is not None:
+            self._handshake.over()
+            self._handshake = None
         self.transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass
         self.transport.set_write_buffer_limits(high=WRITE_BYTES)  # over TLS the default would be eight times as much
         registry = self.registry
@@ -213,6 +232,9 @@ class Connection(asyncio.Protocol):
             if self.transport.is_closing():
                 return
             self._feed(data[start : start + _PIECE_BYTES])
+
+    def eof_received(self) -> None:
+        """Let the loop close the connection, as ``asyncio.Protocol`` does."""
 
     def pause_writing(self) -> None:
         self.full = True

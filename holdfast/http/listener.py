@@ -114,11 +114,12 @@ class HttpServer(uvicorn.Server):
         during the drain; it returns True if other processes continue, so that clients can move to them
         (:data:`LINGER_SECONDS`).
         """
+        protocol: type[Any] = Connection if certificate is None else Handshake
         super().__init__(
             uvicorn.Config(
                 app,
                 interface="asgi3",
-                http=Connection if certificate is None else Handshake,
+                http=protocol,
                 ws="none",
                 lifespan="off",
                 workers=1,
@@ -129,7 +130,8 @@ class HttpServer(uvicorn.Server):
                 backlog=BACKLOG,
             )
         )
-        self.server_state = self.registry = ConnectionRegistry(limits, certificate, forwarded)
+        self.registry = ConnectionRegistry(limits, certificate, forwarded)
+        self.server_state = self.registry  # type: ignore[assignment]  # uvicorn's attributes without its class
         self._sweep = DeadlineSweep(self.registry.connections, SWEEP_TICKS)
         self.cut = 0
         """Number of calls aborted at the end."""

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import socket
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 
@@ -37,7 +37,9 @@ class Handshake(asyncio.Protocol):
     ) -> None:
         self._registry = server_state
         self._loop = _loop or asyncio.get_running_loop()
-        self._make = lambda: _Secured(self, config, server_state, app_state, self._loop)
+        self._make = lambda: cast(
+            asyncio.Protocol, Connection(config, server_state, app_state, self._loop, handshake=self)
+        )
         self._takes = ""
         self._sock: socket.socket | None = None
         """Socket that has not been given to the loop yet."""
@@ -89,15 +91,3 @@ class Handshake(asyncio.Protocol):
             )
         except OSError as error:
             log.debug("a TLS handshake failed %s", facts(client=client, error=error))
-
-
-class _Secured(Connection):
-    """A connection after its handshake; it takes over the slot of the handshake."""
-
-    def __init__(self, handshake: Handshake, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._handshake = handshake
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._handshake.over()
-        super().connection_made(transport)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from typing import TYPE_CHECKING
 
 from auth.encryption.encrypted_store import encrypted
 from auth.encryption.keyring import Keyring
@@ -31,8 +32,10 @@ from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.nodes.cached_streams import StreamClient
 from metadata_service.nodes.cached_topics import TopicClient
 from metadata_service.nodes.change_feed import ChangeWatch
-from metadata_service.nodes.invalidation import InvalidationChannel
 from metadata_service.store import MetadataStore
+
+if TYPE_CHECKING:
+    from metadata_service.nodes.invalidation import InvalidationChannel
 
 
 def frontend(settings: Settings) -> int:
@@ -126,6 +129,9 @@ def _following(
     settings: Settings, store: MetadataStore, metadata: MetadataClient, streams: StreamClient, topics: TopicClient
 ) -> ChangeFeed:
     """Make the source of changes that other processes make to what these caches have."""
-    url = settings.metadata_invalidation
-    invalidation = None if url is None else InvalidationChannel(url, metadata)
+    invalidation = None
+    if settings.metadata_invalidation is not None:
+        from metadata_service.nodes.invalidation import InvalidationChannel  # loads the Redis client
+
+        invalidation = InvalidationChannel(settings.metadata_invalidation, metadata)
     return _Learning(ChangeWatch(store.changes, metadata, streams, topics), invalidation)

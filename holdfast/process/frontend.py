@@ -27,7 +27,11 @@ from holdfast.heap import freeze_heap
 from holdfast.http.certificate import Certificate
 from holdfast.http.listener import HttpServer
 from holdfast.kafka.listener import KafkaClients
-from holdfast.process.embedded import (
+from holdfast.process.serve import server_of
+from holdfast.runtime.declared.resources import declare
+from holdfast.runtime.errors import CannotStart
+from holdfast.runtime.frontend_metrics import register_frontend_metrics
+from holdfast.runtime.frontend_services import (
     count_usage,
     frontend_settings,
     keep_alarms,
@@ -36,10 +40,6 @@ from holdfast.process.embedded import (
     open_audit,
     push_messages,
 )
-from holdfast.process.serve import server_of
-from holdfast.runtime.declared.resources import declare
-from holdfast.runtime.errors import CannotStart
-from holdfast.runtime.frontend_metrics import register_frontend_metrics
 from holdfast.runtime.keyring import naming_secret, read_keyring
 from holdfast.runtime.observability import Observability, register_server_metrics
 from holdfast.runtime.root_tenant import operators_key

@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -37,10 +37,12 @@ from metadata_service.nodes import instruments
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.nodes.change_feed import ChangeWatch
 from metadata_service.nodes.codec import CARRIED, METHODS, QUEUE_CALLS, CallBody, Method, Refusal, pack_error
-from metadata_service.nodes.invalidation import InvalidationChannel
 from metadata_service.nodes.ring import Ring, RingView
 from metadata_service.nodes.signing import ANSWER_HEADER, HEADER, Checker, OutOfTime, SignatureRefused
 from metadata_service.store import MetadataStore, StoreError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from metadata_service.nodes.invalidation import InvalidationChannel
 
 BODY_BYTES_MAX = 16 << 20
 """Maximum size of a request: all shards of a node with their checkpoints are some hundred KB."""
@@ -87,7 +89,11 @@ class MetadataNode:
         self._draining = False
         self._queues = MetadataClient(store.queues, limit=cached_max)
         self._watch = ChangeWatch(store.changes, self._queues)
-        self._invalidation = None if invalidation is None else InvalidationChannel(invalidation, self._queues)
+        self._invalidation: InvalidationChannel | None = None
+        if invalidation is not None:
+            from metadata_service.nodes.invalidation import InvalidationChannel  # loads the Redis client
+
+            self._invalidation = InvalidationChannel(invalidation, self._queues)
         self.app = Starlette(
             routes=[
                 Route("/v1/call/{method}", self._signed(self._call), methods=["POST"]),

@@ -6,14 +6,15 @@ import pytest
 from bench.plan import QUICK
 from bench.report import Book
 from bench.run import BenchRun
-from bench.scenarios.clusters import cluster, rows, takeover
-from bench.servers.cluster_server import HoldfastCluster
+from bench.scenarios.clusters import cluster, price, rows, takeover
+from bench.servers.cluster_server import HoldfastCluster, HoldfastOnOneNode
 from bench.servers.servers import WORK, Holdfast, Nothing
 from tests.servers.cassandra_server import CassandraCluster
 
 TINY = msgspec.structs.replace(
     QUICK,
     warm_up_s=0.1,
+    java_warm_up_s=0.4,
     measure_s=0.3,
     receive_round=400,
     cluster_queues=8,
@@ -56,6 +57,30 @@ async def test_a_cluster_on_cassandra(run: BenchRun, cassandra: CassandraCluster
     found = figures(run, "takeover-cluster", "cluster")
     assert found["messages waiting"] > 0
     assert found["served again after kill -9 of the owner"] > 0
+
+
+async def test_the_price_of_a_message_by_role(
+    run: BenchRun, cassandra: CassandraCluster, keyspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(price, "COUNTS", (2,))
+    with HoldfastOnOneNode(cassandra=cassandra, keyspace=keyspace) as server:
+        await price.price(run, server)
+    for work in ("send", "send batch", "receive"):
+        name = f"cluster-price {work}, 2"
+        row = run.book.row(name, "cluster-1")
+        assert row is not None
+        assert (row.errors, row.first_error) == (0, "")
+        found = figures(run, name, "cluster-1")
+        assert 0 < found["driver: sending"] < found["of it the driver"] < found["backends"]
+        parts = ("frontends", "backends", "metadata, Redis", "Cassandra")
+        assert found["all"] == pytest.approx(sum(found[part] for part in parts), rel=0.01)
+        assert found["messages a row"] > 0
+        assert found["fence reads a row"] > 0
+    assert figures(run, "cluster-price send batch, 2", "cluster-1")["messages a row"] > 2
+    (note,) = run.book.notes
+    head, _, *lines = note.splitlines()[2:]
+    assert [line.split(" | ")[1] for line in lines] == ["send", "send batch", "receive"]
+    assert {line.count("|") for line in lines} == {head.count("|")}
 
 
 async def test_rows_on_cassandra(run: BenchRun, cassandra: CassandraCluster) -> None:

@@ -60,6 +60,10 @@ class Process(KeptProcess):
         """Environment of its next start."""
         self._log_at = 0
 
+    def run_module(self, module: str) -> None:
+        """Run a module that has the commands of ``holdfast``, from the next start on."""
+        self._command[2] = module
+
     def start(self, *, wait: bool = True) -> Self:
         """Start the process; with ``wait``, return when it serves.  Raises :class:`ClusterFailed`."""
         self._log_at = self.log_file.stat().st_size if self.log_file.exists() else 0

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 
 from auth.audit_reader import AuditPart, AuditReader, PlaceGone
 from frontend.rest.account.models import AuditLine, AuditPage
-from frontend.rest.caller import CurrentCaller, ManagingRoute
+from frontend.rest.caller import CurrentCaller, ManagingRoute, rest_router
 from frontend.rest.problems import Problem, invalid, not_permitted
 from frontend.services import Services
 
@@ -21,7 +21,7 @@ AT_ONCE: Final = 2
 
 def create_router(services: Services) -> APIRouter:
     """Create the route of the audit log."""
-    router = APIRouter(route_class=ManagingRoute, tags=["audit"])
+    router = rest_router("audit", ManagingRoute)
     reader = None if services.audit is None else AuditReader(services.audit.path)
     turns = asyncio.Semaphore(AT_ONCE)
 

@@ -10,7 +10,7 @@ from auth.limits import Rate
 from backend.api import AccountBytes, BackendError
 from frontend.request.context import Context
 from frontend.rest.account.models import LimitUse, LimitUseList
-from frontend.rest.caller import CurrentCaller, ManagingRoute
+from frontend.rest.caller import CurrentCaller, ManagingRoute, rest_router
 from frontend.rest.key_records import KEYS_MAX, KeyRecords, ended_s
 from frontend.rest.problems import not_found
 
@@ -22,7 +22,7 @@ _OF_PROCESS: Final = ("calls", "send", "receive", "manage", "connections", "long
 
 def create_router(context: Context) -> APIRouter:
     """Create the route of limits in use."""
-    router = APIRouter(route_class=ManagingRoute, tags=["tenants"])
+    router = rest_router("tenants", ManagingRoute)
     services = context.services
     keys = KeyRecords(services)
 

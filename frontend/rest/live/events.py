@@ -16,7 +16,7 @@ from frontend.http.long_polls import LongPolls
 from frontend.request.context import Context
 from frontend.request.pipeline import Pipeline
 from frontend.request.request import ClientRequest
-from frontend.rest.caller import CurrentCaller, RestCaller, RestRoute
+from frontend.rest.caller import CurrentCaller, RestCaller, RestRoute, rest_router
 from frontend.rest.live.feeds import Feed, Feeds, Follower, ProcessorTime, RightsChanged, TooManyFollowers
 from frontend.rest.live.metrics import read_metrics
 from frontend.rest.live.queue_pages import Listed, QueuePages, require_listing
@@ -76,7 +76,7 @@ class EventStream(Response):
 
 def create_router(context: Context, pages: QueuePages) -> APIRouter:
     """Create the route of live numbers."""
-    router = APIRouter(route_class=RestRoute, tags=["metrics"])
+    router = rest_router("metrics", RestRoute)
     feeds = Feeds()
 
     @router.get(

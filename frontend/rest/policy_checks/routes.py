@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query
 from frontend.queues.policies import GOVERNED_BY, access_policy, stored_access_policy
 from frontend.request.access import NEVER_LOCKED, SHARED
 from frontend.request.context import Context
-from frontend.rest.caller import CurrentCaller, RestRoute
+from frontend.rest.caller import CurrentCaller, RestRoute, rest_router
 from frontend.rest.policy_checks.decisions import PolicyHolder, decide
 from frontend.rest.policy_checks.models import PolicyAnswer, PolicyQuestion
 from frontend.rest.topics.access import RestTopics
@@ -30,7 +30,7 @@ class CheckingRoute(RestRoute):
 
 def create_router(context: Context) -> APIRouter:
     """Create the route for queues."""
-    router = APIRouter(route_class=CheckingRoute, tags=["queues"])
+    router = rest_router("queues", CheckingRoute)
 
     @router.post("/queues/{name}/policy-check", name="queue.policy_check")
     async def check(
@@ -57,7 +57,7 @@ def create_router(context: Context) -> APIRouter:
 
 def create_topic_router(topics: RestTopics) -> APIRouter:
     """Create the route for topics."""
-    router = APIRouter(route_class=CheckingRoute, tags=["topics"])
+    router = rest_router("topics", CheckingRoute)
     sns = topics.sns
 
     @router.post("/topics/{name}/policy-check", name="topic.policy_check")

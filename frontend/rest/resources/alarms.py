@@ -15,7 +15,7 @@ from frontend.alarms.alarms import AlarmDefinition, Alarms
 from frontend.alarms.webhooks import WebhookFailed
 from frontend.request.access import check_name, in_prefixes
 from frontend.request.context import Context
-from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller
+from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller, rest_router
 from frontend.rest.models import AlarmGiven, AlarmList, AlarmMade, AlarmShown, AlarmTested
 from frontend.rest.problems import Problem, invalid, not_found
 from frontend.topic_metrics import metrics_of
@@ -32,7 +32,7 @@ Name = Annotated[str, Path(description="name of the alarm: 1 to 80 letters, digi
 
 def create_router(context: Context) -> APIRouter:
     """Create the routes of alarms."""
-    router = APIRouter(route_class=ManagingRoute, tags=["alarms"])
+    router = rest_router("alarms", ManagingRoute)
     services = context.services
 
     def alarms() -> Alarms:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from fastapi import APIRouter, Path, Query
 
-from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller
+from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller, rest_router
 from frontend.rest.models import (
     CandidateShown,
     ClusterLine,
@@ -73,7 +73,7 @@ QueueName = Annotated[str, Path(description="the queue's name")]
 
 def create_router(services: Services) -> APIRouter:
     """Create the routes of clusters."""
-    router = APIRouter(route_class=ManagingRoute, tags=["clusters"])
+    router = rest_router("clusters", ManagingRoute)
 
     @router.get("/clusters", name="cluster.list")
     async def list_clusters(caller: CurrentCaller) -> ClusterList:

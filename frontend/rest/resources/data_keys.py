@@ -14,7 +14,7 @@ from auth.encryption.named_keys import (
     TooManyNamedKeys,
     key_name,
 )
-from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller
+from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller, rest_router
 from frontend.rest.models import DataKeyDestruction, DataKeyList, DataKeyNamed, DataKeyShown
 from frontend.rest.problems import Problem, invalid, not_found
 from frontend.services import Services
@@ -25,7 +25,7 @@ Account = Annotated[str | None, Query(description="account of the data keys; ope
 
 def create_router(services: Services) -> APIRouter:
     """Create the routes of named data keys."""
-    router = APIRouter(route_class=ManagingRoute, tags=["data keys"])
+    router = rest_router("data keys", ManagingRoute)
 
     def keys() -> NamedKeys:
         if services.keyring is None:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from billing.reports.questions import DOCUMENT_KINDS, MEDIA_TYPES, SUFFIXES, DocumentKind
 from frontend.document_jobs import KEPT_SECONDS, OPEN_MAX, READER_ERRORS, Busy, Documents, TooManyOpen, Wanted
-from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller
+from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller, rest_router
 from frontend.rest.models import Given
 from frontend.rest.problems import Problem, not_found, not_permitted
 from frontend.rest.resources.usage import check_month
@@ -60,7 +60,7 @@ class DocumentShown(BaseModel):
 
 def create_router(services: Services) -> APIRouter:
     """Create the routes of documents."""
-    router = APIRouter(route_class=ManagingRoute, tags=["usage"])
+    router = rest_router("usage", ManagingRoute)
 
     def documents() -> Documents:
         if services.documents is None:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Response
 from backend.api import Target
 from backend.stream_api import FetchedOffset, OffsetCommit, StreamError
 from backend.stream_commands import CommitOffsets, DeleteGroup, DescribeGroup, ListCommittedOffsets, ListGroups
-from frontend.rest.caller import CurrentCaller, ManagingRoute, MessageRoute
+from frontend.rest.caller import CurrentCaller, ManagingRoute, MessageRoute, rest_router
 from frontend.rest.problems import invalid, not_permitted
 from frontend.rest.resources.streams import PAGE_MAX, Account
 from frontend.rest.stream_access import (
@@ -42,8 +42,8 @@ GroupName = Annotated[str, Path(description="the consumer group's name")]
 
 def create_routers(streams: RestStreams) -> list[APIRouter]:
     """Create the routes of consumer groups."""
-    router = APIRouter(route_class=ManagingRoute, tags=["streams"])
-    commits = APIRouter(route_class=MessageRoute, tags=["streams"])
+    router = rest_router("streams", ManagingRoute)
+    commits = rest_router("streams", MessageRoute)
 
     @router.get("/consumer-groups", name="group.list")
     async def list_groups(

@@ -17,7 +17,7 @@ from fastapi import APIRouter, Path, Query
 from auth.credentials import ApiKey, new_access_key, new_principal_id, user_arn
 from auth.principal import Principal, Role, Scope, effective_scopes
 from auth.tokens import api_keys
-from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller
+from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller, rest_router
 from frontend.rest.key_records import Key, KeyRecords, ended_s, id_of, stored_id_of
 from frontend.rest.models import KeyGiven, KeyList, KeyMade, KeyRotation, KeyShown
 from frontend.rest.problems import Problem, invalid, not_found, not_permitted
@@ -34,7 +34,7 @@ KeyId = Annotated[str, Path(description="id of an access key, or hf_... with the
 
 def create_router(services: Services) -> APIRouter:
     """Create the routes of keys."""
-    router = APIRouter(route_class=ManagingRoute, tags=["keys"])
+    router = rest_router("keys", ManagingRoute)
     store, records = services.credentials.store, KeyRecords(services)
 
     def now_s() -> int:

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from frontend.request.request import Members
 from frontend.request.tracing import trace_id
-from frontend.rest.caller import CurrentCaller, MessageRoute
+from frontend.rest.caller import CurrentCaller, MessageRoute, rest_router
 from frontend.rest.message_forms import attribute_members, read_message, request_body
 from frontend.rest.models import AttributeValue, MessageGiven, MessageReceived, MessageSent, Receipt
 from frontend.rest.resources.queues import Account, Name
@@ -20,7 +20,7 @@ from frontend.rest.resources.queues import Account, Name
 
 def create_router() -> APIRouter:
     """Create the routes of messages."""
-    router = APIRouter(route_class=MessageRoute, tags=["messages"])
+    router = rest_router("messages", MessageRoute)
 
     @router.post(
         "/queues/{name}/messages",

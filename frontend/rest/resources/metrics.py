@@ -11,7 +11,7 @@ from backend.api import AccountMeasures, QueueMeasures
 from frontend.queue_metrics import QUEUES_MAX, QueueMetrics, measures_by_queue
 from frontend.request.access import check_name, check_scopes, listed_prefixes
 from frontend.request.context import Context
-from frontend.rest.caller import CurrentCaller, RestCaller, RestRoute
+from frontend.rest.caller import CurrentCaller, RestCaller, RestRoute, rest_router
 from frontend.rest.live.metrics import metrics_of, read_metrics, shown_metrics
 from frontend.rest.models import QueueMetricsPage, QueueMetricsShown, TopicMetricsShown
 from frontend.rest.problems import invalid, not_found, not_permitted
@@ -28,7 +28,7 @@ PAGE_MAX: Final = 500
 
 def create_router(context: Context) -> APIRouter:
     """Create the routes of metrics."""
-    router = APIRouter(route_class=RestRoute, tags=["metrics"])
+    router = rest_router("metrics", RestRoute)
     services = context.services
     pages = QueueMetrics(services.backend, services.now_ms, () if services.topics is None else TOPIC_METRICS)
 

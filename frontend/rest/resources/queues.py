@@ -16,7 +16,7 @@ from frontend.queues.payload import Payload
 from frontend.queues.view import QueueView
 from frontend.request.context import Context
 from frontend.request.tracing import trace_id
-from frontend.rest.caller import AUDITED_READ, CurrentCaller, RestRoute
+from frontend.rest.caller import AUDITED_READ, CurrentCaller, RestRoute, rest_router
 from frontend.rest.live.queue_pages import Listed, QueuePages, require_listing
 from frontend.rest.models import (
     Counted,
@@ -56,7 +56,7 @@ _PLACE = re.compile(r"[0-9]{1,19}(\.[0-9]{1,19}){2,1000}\Z")
 
 def create_router(context: Context, pages: QueuePages) -> APIRouter:
     """Create the routes of queues."""
-    router = APIRouter(route_class=RestRoute, tags=["queues"])
+    router = rest_router("queues", RestRoute)
 
     @router.get("/queues", name="queue.list")
     async def list_queues(

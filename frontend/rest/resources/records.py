@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Request, Response
 from auth.encryption.master_keys import KeyringError
 from backend.api import BackendError, Unavailable
 from backend.partition_settings import options_of
-from frontend.rest.caller import CurrentCaller, MessageRoute, RestCaller
+from frontend.rest.caller import CurrentCaller, MessageRoute, RestCaller, rest_router
 from frontend.rest.problems import Problem, invalid
 from frontend.rest.record_formats import JSON, parse_records, record_filter, shown_record, stream_record
 from frontend.rest.resources.streams import Account, StreamName
@@ -44,7 +44,7 @@ Failure = Problem | BackendError | StoreError | KeyringError
 
 def create_router(streams: RestStreams) -> APIRouter:
     """Create the routes of records."""
-    router = APIRouter(route_class=MessageRoute, tags=["streams"])
+    router = rest_router("streams", MessageRoute)
     partitioner = Partitioner()
 
     @router.post(

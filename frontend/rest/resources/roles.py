@@ -13,7 +13,7 @@ from auth.lookup import CachedKey
 from auth.principal import EVERY_SCOPE, effective_scopes
 from auth.store import Conflict
 from auth.tokens.api_keys import PREFIX
-from frontend.rest.caller import CurrentCaller, ManagingRoute
+from frontend.rest.caller import CurrentCaller, ManagingRoute, rest_router
 from frontend.rest.models import CallerShown, RoleGiven, RoleList, RoleShown, TokenAsked, TokenMade
 from frontend.rest.problems import Problem, invalid, not_found, not_permitted
 from frontend.rest.resources.keys import check_rights
@@ -31,7 +31,7 @@ Name = Annotated[str, Path(description="name of the role: arn:aws:iam::ACCOUNT:r
 
 def create_router(services: Services) -> APIRouter:
     """Create the routes of roles and tokens."""
-    router = APIRouter(route_class=ManagingRoute, tags=["roles"])
+    router = rest_router("roles", ManagingRoute)
     credentials, store = services.credentials, services.credentials.store
 
     @router.put("/roles/{name}", name="role.set")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from frontend.rest.caller import CurrentCaller, ManagingRoute
+from frontend.rest.caller import CurrentCaller, ManagingRoute, rest_router
 from frontend.rest.problems import invalid, not_permitted
 from frontend.rest.stream_access import RestStreams, called
 from frontend.rest.stream_models import (
@@ -31,7 +31,7 @@ StreamName = Annotated[str, Path(description="the stream's name")]
 
 def create_router(streams: RestStreams) -> APIRouter:
     """Create the routes of streams."""
-    router = APIRouter(route_class=ManagingRoute, tags=["streams"])
+    router = rest_router("streams", ManagingRoute)
 
     @router.post("/streams", name="stream.create", status_code=201)
     async def create(caller: CurrentCaller, given: StreamGiven, account: Account = None) -> StreamShown:

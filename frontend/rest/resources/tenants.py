@@ -14,7 +14,7 @@ from auth.credentials import Tenant, check_account
 from auth.limits import Rate, TenantLimits
 from auth.store import Conflict
 from backend.api import AccountBytes, BackendError
-from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller
+from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller, rest_router
 from frontend.rest.models import LimitsGiven, LimitsShown, TenantGiven, TenantPage, TenantShown
 from frontend.rest.problems import Problem, invalid, not_found
 from frontend.rest.tenant_removal import delete_tenant
@@ -28,7 +28,7 @@ Account = Annotated[str, Path(description="the tenant's account, 12 digits")]
 
 def create_router(services: Services) -> APIRouter:
     """Create the routes of tenants."""
-    router = APIRouter(route_class=ManagingRoute, tags=["tenants"])
+    router = rest_router("tenants", ManagingRoute)
     store = services.credentials.store
 
     @router.post("/tenants", name="tenant.create", status_code=201)

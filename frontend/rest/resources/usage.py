@@ -26,7 +26,7 @@ from billing.reports.questions import (
 )
 from frontend.document_jobs import READER_ERRORS, sentence
 from frontend.rest.account.models import CostsShown
-from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller
+from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller, rest_router
 from frontend.rest.models import AvailabilityShown, InvoiceList, UsageShown
 from frontend.rest.problems import Problem, invalid, not_permitted
 from frontend.rest.usage_problems import reader_problem, usage_not_counted
@@ -45,7 +45,7 @@ Account = Annotated[str | None, Query(description="operators: another account th
 
 def create_router(services: Services) -> APIRouter:
     """Make the routes of usage."""
-    router = APIRouter(route_class=ManagingRoute, tags=["usage"])
+    router = rest_router("usage", ManagingRoute)
 
     @router.get("/usage", name="usage.show", response_model=UsageShown)
     async def show_usage(

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from frontend.request.request import Members
-from frontend.rest.caller import CurrentCaller, MessageRoute
+from frontend.rest.caller import CurrentCaller, MessageRoute, rest_router
 from frontend.rest.message_forms import attribute_members, read_message, request_body
 from frontend.rest.topics.access import RestTopics
 from frontend.rest.topics.models import PublicationGiven, PublicationStored
@@ -16,7 +16,7 @@ from frontend.rest.topics.topics import TopicName
 
 def create_router(topics: RestTopics) -> APIRouter:
     """Create the route of publications."""
-    router = APIRouter(route_class=MessageRoute, tags=["topics"])
+    router = rest_router("topics", MessageRoute)
 
     @router.post(
         "/topics/{name}/messages",

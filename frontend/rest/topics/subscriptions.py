@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Query, Response
 from backend.api import Measures
 from frontend.queue_metrics import age_seconds
 from frontend.request.request import Members
-from frontend.rest.caller import CurrentCaller, RestRoute
+from frontend.rest.caller import CurrentCaller, RestRoute, rest_router
 from frontend.rest.problems import invalid
 from frontend.rest.topics.access import RestTopics, call_for, subscription_id
 from frontend.rest.topics.models import (
@@ -43,7 +43,7 @@ _QUEUES = "sqs"
 
 def create_router(topics: RestTopics) -> APIRouter:
     """Create the routes of subscriptions."""
-    router = APIRouter(route_class=RestRoute, tags=["topics"])
+    router = rest_router("topics", RestRoute)
     sns = topics.sns
 
     @router.post("/topics/{name}/subscriptions", name="subscription.create", status_code=201)

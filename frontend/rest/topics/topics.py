@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query, Response
 
 from backend.api import Measures
 from frontend.request.request import Members
-from frontend.rest.caller import CurrentCaller, RestRoute
+from frontend.rest.caller import CurrentCaller, RestRoute, rest_router
 from frontend.rest.listing import list_permitted
 from frontend.rest.message_forms import attribute_members
 from frontend.rest.problems import Problem
@@ -46,7 +46,7 @@ _SHOWN_APART = frozenset(("Owner", "TopicArn", *_SUBSCRIPTIONS))
 
 def create_router(topics: RestTopics) -> APIRouter:
     """Create the routes of topics."""
-    router = APIRouter(route_class=RestRoute, tags=["topics"])
+    router = rest_router("topics", RestRoute)
     sns = topics.sns
 
     @router.get("/topics", name="topic.list")

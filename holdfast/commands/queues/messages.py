@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -154,30 +153,28 @@ def _short(body: str | None) -> str:
 
 def _tail(client: RestClient, parsed: Parsed) -> None:
     """Print messages as they are stored."""
+    from holdfast.commandline.deferred_signals import DeferredSignals
+
     left: int | None = parsed.max
     position = ""
-    signal.signal(signal.SIGTERM, _end_by_signal)
-    try:
-        for page in _follow(client, parsed):
-            messages = page["messages"][:left]
-            for message in messages:
-                print(json.dumps(message) if parsed.json else _line(message))
-            position = page["next"]
-            sys.stdout.flush()
-            if left is not None:
-                left -= len(messages)
-            if left == 0 or (parsed.no_wait and not messages):
-                return
-            if not messages:
-                time.sleep(_TAIL_INTERVAL_SECONDS)
-    finally:
-        if position:
-            print(f"holdfast: to go on from here: --after {position}", file=sys.stderr, flush=True)
-
-
-def _end_by_signal(number: int, _: object) -> None:
-    """End the process with the exit code of this signal, after ``finally`` blocks."""
-    raise SystemExit(128 + number)
+    with DeferredSignals() as signals:
+        try:
+            for page in _follow(client, parsed):
+                messages = page["messages"][:left]
+                with signals.whole():  # the position is that behind the printed messages
+                    for message in messages:
+                        print(json.dumps(message) if parsed.json else _line(message))
+                    sys.stdout.flush()
+                    position = page["next"]
+                if left is not None:
+                    left -= len(messages)
+                if left == 0 or (parsed.no_wait and not messages):
+                    return
+                if not messages:
+                    time.sleep(_TAIL_INTERVAL_SECONDS)
+        finally:
+            if position:
+                print(f"holdfast: to go on from here: --after {position}", file=sys.stderr, flush=True)
 
 
 def _follow(client: RestClient, parsed: Parsed) -> Iterator[dict[str, Any]]:

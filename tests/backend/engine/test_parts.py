@@ -11,7 +11,8 @@ import pytest
 from backend.engine import records, snapshot
 from backend.engine.blocks import Block
 from backend.engine.fold import SEGMENT_SHIFT, Fold
-from backend.engine.ids import message_id, pack_id, salt_of, unpack_id
+from backend.engine.ids import message_id, message_ids, pack_id, salt_of, unpack_id
+from backend.engine.receipt_handles import Handles
 from backend.engine.records import Message, UnknownRecord, decode_head, encode_head
 from backend.engine.timers import NEVER, Timers
 from backend.engine.tokens import Tokens
@@ -108,6 +109,23 @@ def test_message_ids_are_of_their_queue() -> None:
 def test_message_ids_stay_the_same(partition: int, number: int, text: str) -> None:
     """A receive computes the id again that an earlier release has answered."""
     assert message_id(partition, number, salt_of(b"k" * 16)) == text
+
+
+def test_ids_of_several_messages_are_those_of_each() -> None:
+    salt = salt_of(b"k" * 16)
+    numbers = [1, 2, (3 << 40) + 5, (1 << 63) + 7, (1 << 64) - 1]
+    for partition in (1, 7, (1 << 63) - 1):
+        for count in range(1, len(numbers) + 1):
+            assert message_ids(partition, numbers[:count], salt) == [
+                message_id(partition, number, salt) for number in numbers[:count]
+            ]
+
+
+def test_receipt_handles_stay_the_same() -> None:
+    """A handle that an earlier release has issued is still valid."""
+    handles, text = Handles(7, b"k" * 16), "AQAAAAAAAAAHAAADAAAAAAUAAAACAAABi8/laAAwGkEyKWMsQCalIx0I"
+    assert handles.issue((3 << 40) + 5, 2, 1_700_000_000_000) == text
+    assert handles.read(text) == ((3 << 40) + 5, 2, 1_700_000_000_000)
 
 
 def test_message_ids_are_uuids_that_never_repeat() -> None:

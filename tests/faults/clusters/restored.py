@@ -39,8 +39,10 @@ from tests.servers.waiting import wait_until
 CLUSTERS = ("local", "east")
 EACH = 2
 """Number of standard queues in each cluster, and of pairs of queues between which messages are moved."""
-PLACED_MAX = 40
-"""Maximum number of queues created until each cluster has the required ones."""
+PLACE_INTERVAL_SECONDS = 0.5
+"""Interval of creating queues until each cluster has the required ones.  A new queue's cluster is the one that was less
+used by its latest report, so those of one moment may all be in one cluster.
+"""
 VISIBILITY_SECONDS = 5
 BODY_BYTES = 4_000
 MOVED_MESSAGES = 300
@@ -133,7 +135,8 @@ class TwoClusters:
                 # cluster's.
                 by_cluster: dict[str, list[str]] = {name: [] for name in CLUSTERS}
                 fifo: dict[str, list[str]] = {name: [] for name in CLUSTERS}
-                for number in range(PLACED_MAX):
+                deadline = time.monotonic() + PHASE_SECONDS
+                for number in itertools.count():
                     ends = ".fifo" if number % 2 else ""
                     name = f"q{number}{ends}"
                     attributes = {"VisibilityTimeout": str(VISIBILITY_SECONDS)}
@@ -143,8 +146,9 @@ class TwoClusters:
                     (fifo if ends else by_cluster)[shown["partitions"][0]["cluster"]].append(name)
                     if all(len(by_cluster[one]) > EACH and fifo[one] for one in CLUSTERS):
                         break
-                else:
-                    raise LookupError(f"{PLACED_MAX} queues are in {by_cluster}, {fifo}")
+                    if time.monotonic() > deadline:
+                        raise LookupError(f"the clusters have {by_cluster}, {fifo}, and not enough of each kind")
+                    await asyncio.sleep(PLACE_INTERVAL_SECONDS)
                 self._queues = [name for one in CLUSTERS for name in (*by_cluster[one][:EACH], fifo[one][0])]
                 source, target = (by_cluster[one][EACH] for one in CLUSTERS)
                 self._moved = source, target

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
-from kafka.errors import KafkaTimeoutError
+from kafka.errors import KafkaStorageError, KafkaTimeoutError
 
 from tests.closing import closing as async_closing
 from tests.faults.tools.bodies import body_of, key_of
@@ -315,6 +315,9 @@ def _produced_until_refused(producer: KafkaProducer) -> int:
     while True:
         try:
             producer.send("full", os.urandom(BODY_BYTES)).get(60)
-        except KafkaTimeoutError:
+        except (
+            KafkaStorageError,
+            KafkaTimeoutError,
+        ):  # at the end of its time it raises the last answer, if it has one
             return stored
         stored += 1

@@ -1,5 +1,7 @@
 """The REST interface: queues called v1, and the documentation; tests/frontend/cases has the rest."""
 
+from starlette.routing import Route
+
 from billing.reports.questions import DIRECT_FORMATS, MEDIA_TYPES
 from tests.frontend.service import KEY, FrontendService
 
@@ -28,3 +30,10 @@ async def test_the_documentation_describes_it(service: FrontendService) -> None:
     assert {"200", "202"} <= paths[documents]["post"]["responses"].keys()
     content = paths[f"{documents}/{{job_id}}/content"]["get"]["responses"]["200"]["content"]
     assert {"application/pdf", "message/rfc822"} == content.keys()
+
+
+async def test_the_first_request_builds_no_routes(service: FrontendService) -> None:
+    """FastAPI builds the routes of an included router again when it matches the first path."""
+    routes = service.app.rest.routes
+    assert {route.path for route in routes if isinstance(route, Route)} >= {"/v1/queues", "/health/ready"}
+    assert [route for route in routes if not isinstance(route, Route)] == []

@@ -1,8 +1,9 @@
 """A server in this process, clients that send bytes, and a clock set by hand."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from holdfast.http.certificate import Certificate
@@ -53,6 +54,12 @@ class RawClient:
         self.writer.close()
         await self.writer.wait_closed()
 
+    async def abort(self) -> None:
+        """Close it at once.  One with bytes that nobody reads would stay open otherwise."""
+        self.writer.transport.abort()
+        with suppress(OSError):
+            await self.writer.wait_closed()
+
 
 class HttpDoor:
     """A listener with an application, by default the stub's."""
@@ -94,6 +101,13 @@ class HttpDoor:
         self.clients.append(RawClient(*await asyncio.open_connection(*address, **options)))
         return self.clients[-1]
 
+    async def connect_with_window(self, window_bytes: int) -> RawClient:
+        """Connect a client whose kernel holds no more than about so much that it has not read."""
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window_bytes)
+        client.connect(self.address)
+        return await self.connect(sock=client)
+
 
 @asynccontextmanager
 async def opened(
@@ -113,3 +127,5 @@ async def opened(
         for client in door.clients:
             client.writer.close()
         await door.running.stop()
+        for client in door.clients:
+            await client.abort()

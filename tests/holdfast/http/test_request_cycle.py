@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import re
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -284,10 +283,7 @@ async def test_nothing_is_answered_at_once_to_a_client_that_does_not_read() -> N
             await answering(200, [], b"in its turn")(scope, receive, send)
 
     async with serving(app) as door:
-        sock = socket.socket()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.connect(door.address)
-        client = await door.connect(sock=sock)
+        client = await door.connect_with_window(4096)
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         client.send(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * (PIPELINE_LIMIT - 1) + get())
         await until(lambda: False in answered)

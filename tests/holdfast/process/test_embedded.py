@@ -19,9 +19,10 @@ from billing.metering.usage import COUNTS, UsageKey, UsageRecord
 from frontend.queues.queues import Queues
 from frontend.queues.view import QueueView
 from frontend.settings import FrontendSettings
-from holdfast.process.embedded import Embedded, compose, frontend_settings
+from holdfast.process.embedded import Embedded, compose
 from holdfast.runtime.declared.queues import in_order
 from holdfast.runtime.errors import CannotStart
+from holdfast.runtime.frontend_services import frontend_settings
 from holdfast.runtime.keyring import open_keyring
 from holdfast.runtime.root_tenant import ensure_root
 from holdfast.settings import (
