@@ -86,7 +86,7 @@ class Verifier:
         """Extract the signer's claim from the header or the query string.  Raises :class:`~auth.errors.AuthError`."""
         authorization = headers.get(b"authorization")
         if authorization is not None:
-            return self.header_claim(authorization, headers)
+            return self._header_claim(authorization, headers)
         if b"X-Amz-" in query:
             return self._query_claim(query, headers)
         if b"AWSAccessKeyId=" in query:
@@ -97,6 +97,7 @@ class Verifier:
         self,
         claim: SignatureClaim,
         secret: str,
+        *,
         method: bytes,
         path: bytes,
         query: bytes,
@@ -118,7 +119,8 @@ class Verifier:
             lines = [line + b" ".join(headers[name].split()) for name, line in scheme.lines]
         except KeyError:
             raise SignatureDoesNotMatch from None
-        path, signed = canonical_path(path), b"\n".join(lines)
+        path = canonical_path(path)
+        signed = b"\n".join(lines)
         payload_hash = sha256(body).hexdigest().encode()
         inner, outer = _signer(secret, scheme.date, scheme.region, self.service)
         stamp = claim.stamp.encode()
@@ -134,8 +136,7 @@ class Verifier:
                 return
         raise SignatureDoesNotMatch
 
-    def header_claim(self, authorization: bytes, headers: Headers) -> SignatureClaim:
-        """Extract the signer's claim from the Authorization header.  Raises :class:`~auth.errors.AuthError`."""
+    def _header_claim(self, authorization: bytes, headers: Headers) -> SignatureClaim:
         common, _, signature = authorization.rpartition(b"Signature=")
         usual = _HEX64.match(signature) is not None
         scheme = self._schemes.get(common) if usual else None

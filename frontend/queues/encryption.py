@@ -177,7 +177,7 @@ class MessageEncryption:
         unread: list[ReceivedMessage] = []
         failure: Exception | None = None
         at_most_once = view.settings.at_most_once
-        keys = None if self._keyring is None else self._keyring.cached(view.queue.account, 0)
+        keys = self._cached_keys(view)
         for message in received:
             opened = _opened_now(keys, message)
             if opened is not None:
@@ -202,9 +202,15 @@ class MessageEncryption:
                     continue
                 log.error("message %s of %s is lost, its key cannot be loaded: %s", message.message_id, view.arn, error)
                 continue
+            finally:
+                keys = self._cached_keys(view)  # loaded, or destroyed, during the await
             if stored is not None:
                 messages.append((message, stored))
         return Opened(messages, destroyed, unread, failure)
+
+    def _cached_keys(self, view: QueueView) -> TenantKeys | None:
+        """The keys of the queue's tenant, until the caller's next await; None: they are not cached."""
+        return None if self._keyring is None else self._keyring.cached(view.queue.account, 0)
 
     async def inspect(self, view: QueueView, message: Peeked, base_url: str) -> Payload | None:
         """Decrypt the payload of one message.  ``base_url``: as for :meth:`decrypted`.

@@ -37,10 +37,9 @@ class Authenticator:
         """Authenticate in the common case, a signature by a cached access key; None: ask :meth:`__call__`.
         Raises :class:`auth.errors.AuthError`."""
         headers = request.headers
-        authorization = headers.get(b"authorization")
-        if authorization is None or authorization[:4] != b"AWS4" or b"x-amz-security-token" in headers:
+        if headers.get(b"authorization", b"")[:4] != b"AWS4" or b"x-amz-security-token" in headers:
             return None
-        claim = self._verifier.header_claim(authorization, headers)
+        claim = self._verifier.claim(headers, request.query)
         known = self._cached_access_key(claim.access_key_id)
         if known is None:
             return None
@@ -75,7 +74,14 @@ class Authenticator:
         """Verify the signature; returns the time of verification.  Raises :class:`auth.errors.AuthError`."""
         now = self._clock()
         self._verifier.check(
-            claim, secret, request.method.encode(), request.path, request.query, request.headers, body, now
+            claim,
+            secret,
+            method=request.method.encode(),
+            path=request.path,
+            query=request.query,
+            headers=request.headers,
+            body=body,
+            now=now,
         )
         return now
 

@@ -29,7 +29,7 @@ from frontend.request.audit import RequestAudit
 from frontend.request.authenticator import Authenticator
 from frontend.request.context import AccountAction, Context, QueueAction, SqsAction
 from frontend.request.error_log import ErrorLog
-from frontend.request.request import Call, ClientRequest, Format, Members, RequestIds, service_url
+from frontend.request.request import Call, ClientRequest, Format, Members, RequestIds
 from frontend.request.tracing import end_span, hand_on
 from frontend.request.unsigned_calls import UnauthenticatedCallers
 from frontend.request.usage import Usage
@@ -93,7 +93,6 @@ class Pipeline:
         self._usage = None if services.meter is None else Usage(services.meter)
         self._tracing = services.tracing
         self._fills = services.settings.trace_messages
-        self._external_url = services.settings.external_url
         self._request_ids = RequestIds()
         self._error_log = ErrorLog(context.log)
         self._wrong = ErrorLog(context.log, level=logging.INFO, lines=LINES_OF_CLIENTS)
@@ -170,7 +169,7 @@ class Pipeline:
         return Call(
             request.request_id,
             caller.principal,
-            self._external_url,
+            self.base_url(request),
             request.receive,
             caller.tenant,
             request.scope,
@@ -179,12 +178,15 @@ class Pipeline:
 
     def call_of_unsigned(self, request: ClientRequest, principal: Principal, tenant: Tenant) -> Call:
         """The call of a caller that has not signed."""
-        url = self._external_url
-        return Call(request.request_id, principal, url, request.receive, tenant, request.scope, request.headers)
+        base_url = self.base_url(request)
+        return Call(request.request_id, principal, base_url, request.receive, tenant, request.scope, request.headers)
 
     def base_url(self, request: ClientRequest) -> str:
         """Address of the service for the client, without a trailing slash."""
-        return service_url(self._external_url, request.scope, request.headers)
+        base_url = self.services.settings.external_url
+        if base_url is None:
+            base_url = f"{request.scope['scheme']}://{request.headers.get(b'host', b'').decode('latin-1')}"
+        return base_url
 
     # --- limit, authorize, act, audit ---
 

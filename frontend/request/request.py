@@ -62,21 +62,14 @@ class Handed(NamedTuple):
     """Packed span of the call."""
 
 
-def service_url(external_url: str | None, scope: Scope, headers: Headers) -> str:
-    """Address of the service for the client, without a trailing slash: as configured, or as the client has used it."""
-    if external_url is not None:
-        return external_url
-    return f"{scope['scheme']}://{headers.get(b'host', b'').decode('latin-1')}"
-
-
 class Call(msgspec.Struct, eq=False):
     """The call of an action by a known caller."""
 
     request_id: str
     principal: Principal
     """The authenticated caller."""
-    external_url: str | None
-    """Address of the service for clients, without a trailing slash; None: the one that the client has used."""
+    base_url: str
+    """Beginning of queue URLs, without a trailing slash."""
     receive: AsgiReceive
     """The connection's next event, by which a waiting call learns that its client has disconnected."""
     tenant: Tenant
@@ -93,11 +86,6 @@ class Call(msgspec.Struct, eq=False):
     """Trace context that a sending call gives its messages."""
     topic: Topic | None = None
     """Topic of the caller's own account that an action of SNS is about, once the caller is authorized."""
-
-    @property
-    def base_url(self) -> str:
-        """Beginning of queue URLs, without a trailing slash."""
-        return service_url(self.external_url, self.scope, self.headers)
 
     def queue_url(self, account: str, name: str) -> str:
         return f"{self.base_url}/{account}/{name}"

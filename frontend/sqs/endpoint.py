@@ -18,8 +18,6 @@ from frontend.sqs.protocol.model import ACTIONS
 from telemetry.texts import shown
 
 _TARGET_PREFIX = b"AmazonSQS."
-_ACTION_OF_TARGET = {_TARGET_PREFIX + name.encode(): name for name in ACTIONS}
-"""Actions by their X-Amz-Target."""
 _NO_HEADERS: list[tuple[bytes, bytes]] = []
 _FORM = b"application/x-www-form-urlencoded"
 
@@ -168,10 +166,10 @@ class _JsonReader:
                 errors.SERIALIZATION,
                 "A request with X-Amz-Target is a POST of Content-Type application/x-amz-json-1.0.",
             )
-        action = _ACTION_OF_TARGET.get(target)
-        if action is None:
-            raise invalid_action((target.removeprefix(_TARGET_PREFIX) or target).decode("latin-1"))
-        return action
+        named = target[len(_TARGET_PREFIX) :].decode("latin-1") if target.startswith(_TARGET_PREFIX) else ""
+        if named not in ACTIONS:
+            raise invalid_action(named or target.decode("latin-1"))
+        return named
 
     def queue_url(self, content: bytes) -> str | None:
         return json.queue_url(content)

@@ -97,7 +97,9 @@ class RequestCycle:
     task: asyncio.Task[None]
     """Task that runs the application."""
 
-    def __init__(self, connection: ExchangeConnection, scope: Scope, keep_alive: bool, expects_continue: bool) -> None:
+    def __init__(
+        self, connection: ExchangeConnection, scope: Scope, *, keep_alive: bool, expects_continue: bool
+    ) -> None:
         self.scope = scope
         self.keep_alive = keep_alive
         self.expects_continue = expects_continue

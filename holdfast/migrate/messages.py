@@ -46,8 +46,7 @@ class MessageContent(NamedTuple):
             raise Unsendable("its body is empty")
         body = self.body.encode()
         validation.check_body(body)
-        if self.delay_seconds is not None:
-            validation.delay_seconds(self.delay_seconds, delay_max, fifo)
+        validation.delay_seconds(self.delay_seconds, delay_max, fifo)
         if self.group is not None:
             validation.group_id(self.group)
         elif fifo:

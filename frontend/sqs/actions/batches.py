@@ -75,20 +75,19 @@ async def send_message_batch(context: Context, call: Call, view: QueueView, memb
     failed: list[Members] = []
     total = 0
     encrypt = context.encryption.cached(view, len(entries)) or await context.encryption.ready(view, len(entries))
-    retry, bytes_max = call.retry, view.message_bytes_max
     for place, entry in enumerate(entries):
         try:
             if not entry.get("MessageBody"):
                 raise missing_parameter("MessageBody")
             message, answer, size = messages.prepare(view, call, entry, encrypt)
             total += size
-            if bytes_max < size <= limits.MESSAGE_BYTES_MAX:
-                raise validation.too_long(bytes_max, in_batch=True)
+            if size > view.message_bytes_max and size <= limits.MESSAGE_BYTES_MAX:
+                raise validation.too_long(view.message_bytes_max, in_batch=True)
         except SqsError as error:
             failed.append(_failed(entry, error))
         else:
-            if retry is not None:
-                message.retry = retry.of(place)
+            if call.retry is not None:
+                message.retry = call.retry.of(place)
             answer["Id"] = entry["Id"]
             prepared.append(message)
             answers.append(answer)
@@ -105,9 +104,8 @@ async def send_message_batch(context: Context, call: Call, view: QueueView, memb
             stored, error = await _send_what_fits(send, call, view, prepared, error)
             failed += [_failed(answer, queue_full(error)) for answer in answers[len(stored) :]]
             del answers[len(stored) :]
-        fifo = view.fifo
         for answer, message_stored in zip(answers, stored, strict=True):
-            messages.complete(answer, message_stored, fifo)
+            messages.complete(answer, message_stored, view.fifo)
     return _result(answers, failed)
 
 
@@ -133,11 +131,10 @@ async def _send_what_fits(
 
 def _check_orderings(view: QueueView, entries: list[Entry], name: str) -> None:
     """Check the entries' group and deduplication ids: an error in one fails the whole call, as in SQS."""
-    fifo = view.fifo
     for number, entry in enumerate(entries, 1):
         if "MessageBody" not in entry:
             raise missing_parameter(f"{name}.{number}.MessageBody")
-        if fifo or "MessageGroupId" in entry or "MessageDeduplicationId" in entry:
+        if view.fifo or "MessageGroupId" in entry or "MessageDeduplicationId" in entry:
             try:
                 messages.check_ordering(view, entry)
             except SqsError as error:
@@ -149,10 +146,9 @@ async def delete_message_batch(context: Context, call: Call, view: QueueView, me
     entries = _checked(members, name)
     handles = []
     for number, entry in enumerate(entries, 1):
-        handle = entry.get("ReceiptHandle")
-        if not handle:
+        if not entry.get("ReceiptHandle"):
             raise missing_parameter(f"{name}.{number}.ReceiptHandle")
-        handles.append(handle)
+        handles.append(entry["ReceiptHandle"])
     outcomes = await context.queues.delete(view, handles)
     return _sorted_out(entries, outcomes, [])
 

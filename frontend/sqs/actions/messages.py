@@ -92,13 +92,11 @@ def prepare(view: QueueView, call: Call, members: Members, encrypt: Encrypt) -> 
     validation.check_body(encoded)
     size = len(encoded)
     body_md5 = md5.of_body(encoded)
-    deduplication: str = ""
-    if view.fifo:
-        deduplication = members.get("MessageDeduplicationId") or sha256(encoded).hexdigest()
+    deduplication: str = members.get("MessageDeduplicationId") or ""
+    if view.fifo and not deduplication:
+        deduplication = sha256(encoded).hexdigest()
     del encoded  # frees a copy of a long message
-    delay: int | None = members.get("DelaySeconds")
-    if delay is not None:
-        delay = validation.delay_seconds(delay, view.delay_max, view.fifo)
+    delay = validation.delay_seconds(members.get("DelaySeconds"), view.delay_max, view.fifo)
     answer: Members = {"MD5OfMessageBody": body_md5.hex()}
     stored = Payload(payload.FORMAT, body, body_md5, call.principal.principal_id)
     given = members.get("MessageAttributes")
@@ -177,8 +175,7 @@ async def receive_message(context: Context, call: Call, view: QueueView, members
         return None
     if context.services.tracing is not None:
         trace_delivery(context.services.tracing, view.queue.name, call.request_id, opened)
-    fifo = view.fifo
-    return {"Messages": [_message(message, stored, fifo, system_names, wanted) for message, stored in opened]}
+    return {"Messages": [_message(message, stored, view.fifo, system_names, wanted) for message, stored in opened]}
 
 
 async def _claim(context: Context, call: Call, view: QueueView, options: ReceiveOptions) -> list[ReceivedMessage]:

@@ -31,7 +31,7 @@ async def declare(
     context = Context(dataclasses.replace(services, settings=settings), render)
     tenant = await services.credentials.store.get_tenant(root.account)
     assert tenant is not None, "its key is there"
-    call = Call(request_id="start", principal=root.principal, external_url="", receive=_never, tenant=tenant, scope={})
+    call = Call(request_id="start", principal=root.principal, base_url="", receive=_never, tenant=tenant, scope={})
     await declare_queues(context, call, queues)
     await declare_topics(context, call, topics)
 

@@ -96,6 +96,52 @@ def unreadable(service: FrontendService, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(service.store.data_keys, "data_keys", fail)
 
 
+async def test_keys_loaded_for_a_message_decrypt_the_others_at_once(
+    service: FrontendService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = await service.make_queue("q")
+    for _ in range(3):
+        await service.send(url, BODY)
+    other_process(service, monkeypatch)
+    loading: list[str] = []
+    decrypt = Keyring.decrypt
+
+    async def decrypt_loading(keyring: Keyring, account: str, *rest: bytes, stale: bool = False) -> bytes:
+        loading.append(account)
+        return await decrypt(keyring, account, *rest, stale=stale)
+
+    monkeypatch.setattr(Keyring, "decrypt", decrypt_loading)
+    assert [message["Body"] for message in await received(service, url)] == [BODY] * 3
+    assert loading == [KEY.account]
+
+
+async def test_keys_destroyed_during_a_receive_decrypt_none_of_its_other_messages(
+    service: FrontendService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = await service.make_queue("q")
+    for _ in range(2):
+        await service.send(url, BODY)
+
+    async def receive(command: Receive) -> list[ReceivedMessage]:
+        messages = await service.backend.inside.call(command)
+        first = messages[0]
+        first.payload = first.payload[:1] + bytes([first.payload[1] ^ 1]) + first.payload[2:]  # a key to be looked up
+        return messages
+
+    service.backend.replaced[Receive] = receive
+    keyring = service.app.services.keyring
+    assert keyring is not None
+    data_keys = service.store.data_keys.data_keys
+
+    async def destroy(account: str | None = None) -> list[DataKey]:
+        await keyring.destroy_tenant_keys(KEY.account)
+        return await data_keys(account)
+
+    monkeypatch.setattr(service.store.data_keys, "data_keys", destroy)
+    assert await received(service, url) == []
+    assert caplog.text.count("cannot be decrypted") == 2
+
+
 @pytest.mark.parametrize("guarantee", ["at-most-once", "at-least-once"])
 async def test_without_its_keys_a_receive_that_deletes_is_not_started(
     service: FrontendService, monkeypatch: pytest.MonkeyPatch, guarantee: str
