@@ -34,8 +34,8 @@ FORMAT = 1
 MESSAGE = b"message"
 """Purpose to which an encrypted message is bound, besides its tenant."""
 _HEAD = Struct(">BI")
-_HEAD_AND_NONCE = Struct(f">BI{NONCE_BYTES}s")
-_BODY_AT = _HEAD_AND_NONCE.size
+_HEAD_BYTES = _HEAD.size
+_BODY_AT = _HEAD_BYTES + NONCE_BYTES
 _TAG_BYTES = 16
 OVERHEAD_BYTES = _BODY_AT + _TAG_BYTES
 """Number of bytes that encryption adds."""
@@ -169,13 +169,13 @@ class TenantKeys:
         """Decrypt.  Raises :class:`DecryptionFailed`, and :class:`DataKeyMissing` if the key was not added."""
         if len(encrypted) < OVERHEAD_BYTES or encrypted[0] != FORMAT:
             raise DecryptionFailed(f"of account {self.account}: it is not in the format of encrypted data")
-        _, key_id, nonce = _HEAD_AND_NONCE.unpack_from(encrypted)
+        key_id = _HEAD.unpack_from(encrypted)[1]
         cipher = self._ciphers.get(key_id)
         if cipher is None:
             raise DataKeyMissing(self.account, key_id)
         bound = self._bound_message if what is MESSAGE else self._bound + what
         try:
-            return cipher.decrypt(nonce, encrypted[_BODY_AT:], bound)
+            return cipher.decrypt(encrypted[_HEAD_BYTES:_BODY_AT], encrypted[_BODY_AT:], bound)
         except InvalidTag:
             raise DecryptionFailed(
                 f"of account {self.account}, data key {key_id}: it was changed after it was encrypted"

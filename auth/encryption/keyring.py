@@ -121,7 +121,7 @@ class Keyring:
         """Decrypt as :meth:`TenantKeys.decrypt` does, also with keys created by other processes and the tenant's
         named keys.
 
-        ``stale``: as in :meth:`auth.encryption.named_keys.NamedKeys.open`.  Also raises
+        ``stale``: as in :meth:`auth.encryption.named_keys.NamedKeys.decrypt`.  Also raises
         :class:`~auth.encryption.named_keys.DataKeyDestroyed`.
         """
         key_id = data_key_id(encrypted)

@@ -16,10 +16,10 @@ class SigningScheme(NamedTuple):
     scope: str
     place: str
     """Scope without its date."""
-    names: frozenset[bytes]
-    """Names of the signed headers."""
+    names: tuple[bytes, ...]
+    """Names of the signed headers, in order."""
     lines: tuple[tuple[bytes, bytes], ...]
-    """Each signed header's name, and the beginning of its line in the canonical request, in order."""
+    """Each signed header's name, and the beginning of its line in the canonical request."""
     signed: bytes
     """The signed headers' names as a line of the canonical request, with the line ends around it."""
     scope_line: bytes

@@ -115,21 +115,20 @@ class Verifier:
             self._refuse_scope(claim)
         if claim.expires_seconds is not None or not -WINDOW_SECONDS <= now - claim.signed_at <= WINDOW_SECONDS:
             _check_time(claim, now)
-        try:
-            lines = [line + b" ".join(headers[name].split()) for name, line in scheme.lines]
-        except KeyError:
-            raise SignatureDoesNotMatch from None
-        path = canonical_path(path)
-        signed = b"\n".join(lines)
-        payload_hash = sha256(body).hexdigest().encode()
+        lines = []
+        for name, line in scheme.lines:
+            value = headers.get(name)
+            if value is None:
+                raise SignatureDoesNotMatch
+            lines.append(line + b" ".join(value.split()))
+        before = b"%b\n%b\n" % (method, canonical_path(path))
+        after = b"\n%b\n%b%b" % (b"\n".join(lines), scheme.signed, sha256(body).hexdigest().encode())
         inner, outer = _signer(secret, scheme.date, scheme.region, self.service)
-        stamp = claim.stamp.encode()
+        to_sign = b"AWS4-HMAC-SHA256\n%b%b" % (claim.stamp.encode(), scheme.scope_line)
         presigned = claim.expires_seconds is not None
         for canonical_query in _NO_QUERY if not query else canonical_queries(query, presigned):
-            canonical = b"%b\n%b\n%b\n%b\n%b%b" % (method, path, canonical_query, signed, scheme.signed, payload_hash)
-            request_hash = sha256(canonical).hexdigest().encode()
             within = inner.copy()
-            within.update(b"AWS4-HMAC-SHA256\n%b%b%b" % (stamp, scheme.scope_line, request_hash))
+            within.update(to_sign + sha256(before + canonical_query + after).hexdigest().encode())
             expected = outer.copy()
             expected.update(within.digest())
             if hmac.compare_digest(expected.hexdigest().encode(), claim.signature):
@@ -148,7 +147,7 @@ class Verifier:
                 self._schemes[common] = scheme
         names = scheme.names
         for name in headers:
-            if name not in names and name[:6] == b"x-amz-":
+            if name[:6] == b"x-amz-" and name not in names:
                 raise SignatureDoesNotMatch(f"The header '{name.decode('latin-1')}' is sent, but not signed.")
         session_token = headers.get(b"x-amz-security-token")
         sent = headers.get(b"x-amz-date")
@@ -192,7 +191,7 @@ class Verifier:
             raise IncompleteSignature("X-Amz-Expires must be between 1 and 604800 seconds (a week).")
         scheme = _scheme(found["X-Amz-Credential"], found["X-Amz-SignedHeaders"])
         for name in headers:
-            if name not in scheme.names and name[:6] == b"x-amz-":
+            if name[:6] == b"x-amz-" and name not in scheme.names:
                 raise SignatureDoesNotMatch(f"The header '{name.decode('latin-1')}' is sent, but not signed.")
         stamp = found["X-Amz-Date"]
         token = found.get("X-Amz-Security-Token")
@@ -307,7 +306,7 @@ def _scheme(credential: str, signed: str) -> SigningScheme:
         region,
         scope,
         "/".join(fields[2:]),
-        frozenset(names),
+        names,
         tuple((name, name + b":") for name in names),
         b"\n%b\n" % signed.encode("latin-1"),
         b"\n%b\n" % scope.encode("latin-1"),

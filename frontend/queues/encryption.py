@@ -203,7 +203,7 @@ class MessageEncryption:
                 log.error("message %s of %s is lost, its key cannot be loaded: %s", message.message_id, view.arn, error)
                 continue
             finally:
-                keys = self._cached_keys(view)  # loaded, or destroyed, during the await
+                keys = self._cached_keys(view)  # the await may have loaded or destroyed them
             if stored is not None:
                 messages.append((message, stored))
         return Opened(messages, destroyed, unread, failure)
