@@ -52,6 +52,7 @@ from cassandra.protocol import RequestExecutionException as ExecutionMessage
 from cassandra.protocol import ServerError
 from cassandra.query import PreparedStatement, SimpleStatement, tuple_factory
 
+from metadata_service.cassandra.driver.direct_connection import DirectConnection
 from metadata_service.cassandra.driver.errors import describe, is_too_slow
 from metadata_service.opening import CannotOpen
 
@@ -496,6 +497,7 @@ def _cluster(settings: CassandraSettings) -> Cluster:
     speculation = ConstantSpeculativeExecutionPolicy(SPECULATIVE_SECONDS, SPECULATIVE_COPIES)
     return Cluster(
         list(settings.contact_points),
+        connection_class=DirectConnection,
         port=settings.port,
         auth_provider=PlainTextAuthProvider(settings.user, settings.password) if settings.user else None,
         ssl_context=settings.tls,
