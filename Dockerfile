@@ -3,22 +3,35 @@
 #   docker build --tag holdfast .
 #   docker run --read-only --tmpfs /tmp --volume holdfast:/var/lib/holdfast --publish 9324:9324 holdfast
 #
-# Packages are those of the lock files, each checked by its hash; compiled ones are published as wheels, so no stage has
-# a compiler.  /usr/share/doc/holdfast/sbom.json (CycloneDX) lists the image's contents; Debian's packages are in dpkg.
+# Packages are those of the lock files, each checked by its hash.  Only the stage of the wheel has a compiler, which makes
+# machine code of the hot modules; --build-arg COMPILED=no leaves them as they are, without a compiler in any stage.
+# /usr/share/doc/holdfast/sbom.json (CycloneDX) lists the image's contents; Debian's packages are in dpkg.
 
 ARG BASE=python:3.12-slim-bookworm
+ARG COMPILED=yes
 ARG S3=yes
 
-# --- the environment, built with tools that stay behind
+# --- the packages that the service needs
 
-FROM ${BASE} AS build
+FROM ${BASE} AS packages
 WORKDIR /src
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ONLY_BINARY=:all: PIP_NO_COMPILE=1 PIP_ROOT_USER_ACTION=ignore
-COPY requirements/build.txt requirements/base.txt requirements/sbom.txt requirements/
+COPY requirements/build.txt requirements/base.txt requirements/
 RUN python -m venv /venv \
     && /venv/bin/pip install --quiet --require-hashes -r requirements/build.txt -r requirements/base.txt
-RUN python -m venv /sbom && /sbom/bin/pip install --quiet --require-hashes -r requirements/sbom.txt
-COPY pyproject.toml README.md LICENSE ./
+
+# --- the wheel, for the Python and the processor of the base; mypy reads the types of the packages
+
+FROM packages AS wheel
+ARG COMPILED
+COPY requirements/compiled.txt requirements/
+RUN case $COMPILED in \
+        yes) apt-get update -qq && apt-get install -y -qq --no-install-recommends gcc libc6-dev \
+            && /venv/bin/pip install --quiet --require-hashes -r requirements/compiled.txt ;; \
+        no) ;; \
+        *) echo "COMPILED is yes or no, not $COMPILED" >&2 && exit 1 ;; \
+    esac
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY requirements/*.in requirements/
 COPY holdfast holdfast
 COPY frontend frontend
@@ -29,8 +42,18 @@ COPY ratelimit ratelimit
 COPY billing billing
 COPY spark_analytics spark_analytics
 COPY telemetry telemetry
+RUN if [ "$COMPILED" = yes ]; then export HOLDFAST_COMPILED=1; fi \
+    && PIP_ONLY_BINARY= /venv/bin/pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir /wheel .
+
+# --- the environment, built with tools that stay behind
+
+FROM packages AS build
+COPY requirements/sbom.txt requirements/
+RUN python -m venv /sbom && /sbom/bin/pip install --quiet --require-hashes -r requirements/sbom.txt
+COPY pyproject.toml ./
 COPY scripts/finish-environment scripts/
-RUN PIP_ONLY_BINARY= /venv/bin/pip install --quiet --no-deps --no-build-isolation --no-index .
+COPY --from=wheel /wheel /wheel
+RUN /venv/bin/pip install --quiet --no-deps --no-index --find-links /wheel holdfast
 
 FROM build AS service-environment
 RUN scripts/finish-environment /venv

@@ -99,8 +99,8 @@ class Container:
 class _Trial:
     """Checks in order: a method's docstring is the property that it checks."""
 
-    def __init__(self, engine: str, image: str) -> None:
-        self.engine, self.image = engine, image
+    def __init__(self, engine: str, image: str, compiled: bool) -> None:
+        self.engine, self.image, self.compiled = engine, image, compiled
         self.volume = f"holdfast-try-{secrets.token_hex(4)}"
         self.port = free_port()
         self.container = Container(engine, image, self.volume, self.port)
@@ -111,7 +111,7 @@ class _Trial:
         self.outcome = ""
 
     def checks(self) -> list[Callable[[], None]]:
-        return [self.answers, self.bad_signature, self.sealed, self.bill, self.drains, self.keeps]
+        return [self.answers, self.build, self.bad_signature, self.sealed, self.bill, self.drains, self.keeps]
 
     def answers(self) -> None:
         """a signed client sends, receives and deletes"""
@@ -122,6 +122,13 @@ class _Trial:
         (message,) = client.receive_message(QueueUrl=url, WaitTimeSeconds=10)["Messages"]
         assert (message["MessageId"], message["Body"]) == (sent, "two coffees")
         client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+
+    def build(self) -> None:
+        """`holdfast --version` and `/health/live` name the build that was asked for"""
+        expected = "(compiled)" if self.compiled else "(not compiled)"
+        assert self.container.inside("holdfast", "--version").endswith(f" {expected}")
+        live = httpx.get(f"http://127.0.0.1:{self.container.port}/health/live").json()
+        assert live == {"status": "live", "compiled": self.compiled}
 
     def bad_signature(self) -> None:
         """its processes run as an unprivileged user, below an init"""
@@ -206,8 +213,8 @@ def normal(name: str) -> str:
 
 
 @contextmanager
-def trial(program: str, image: str) -> Iterator[_Trial]:
-    made = _Trial(program, image)
+def trial(program: str, image: str, compiled: bool) -> Iterator[_Trial]:
+    made = _Trial(program, image, compiled)
     try:
         yield made
     finally:
@@ -218,13 +225,14 @@ def trial(program: str, image: str) -> Iterator[_Trial]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.image", description="Try an image of the service.")
     parser.add_argument("image", metavar="REF")
+    parser.add_argument("--not-compiled", action="store_true", help="it was built with COMPILED=no")
     options = parser.parse_args()
     try:
         program = engine()
     except NoEngine as error:
         print(error, file=sys.stderr)
         return 1
-    with trial(program, options.image) as made:
+    with trial(program, options.image, not options.not_compiled) as made:
         for check in made.checks():
             try:
                 check()

@@ -32,9 +32,25 @@ def test_copied_credentials_exist_and_are_accepted() -> None:
 
 def test_each_lock_file_that_is_installed_checks_hashes() -> None:
     locks = set(re.findall(r"-r (requirements/\S+)", DOCKERFILE))
-    assert {Path(lock).stem for lock in locks} == {"build", "base", "billing", "spark", "sbom"}
+    assert {Path(lock).stem for lock in locks} == {"build", "base", "compiled", "billing", "spark", "sbom"}
     for command in re.findall(r"pip install .*", DOCKERFILE):
         assert "--require-hashes" in command or "--no-deps" in command
     for lock in locks:
         text = (ROOT / lock).read_text()
         assert len(re.findall(r"^\S+==", text, re.MULTILINE)) <= text.count("--hash=sha256:")
+
+
+def test_only_the_stage_of_the_wheel_has_a_compiler() -> None:
+    stages = re.findall(r"^FROM (\S+) AS (\S+)\n(.*?)(?=^FROM|\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL)
+    assert len(stages) == len(re.findall(r"^FROM", DOCKERFILE, re.MULTILINE))
+    assert [name for _, name, commands in stages if re.search(r"\bgcc\b", commands)] == ["wheel"]
+    assert "wheel" not in {base for base, _, _ in stages}
+    assert re.findall(r"--from=wheel (.+)$", DOCKERFILE, re.MULTILINE) == ["/wheel /wheel"]
+
+
+def test_the_image_is_compiled_by_the_mypy_that_is_tested() -> None:
+    compiled, tested = (
+        set(re.findall(r"^\S+==\S+", (ROOT / "requirements" / lock).read_text(), re.MULTILINE))
+        for lock in ("compiled.txt", "dev.txt")
+    )
+    assert compiled <= tested
