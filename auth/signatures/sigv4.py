@@ -62,7 +62,9 @@ _TERMINATOR = "aws4_request"
 _PARTS_MAX = 10
 """Maximum number of parts parsed of an Authorization header, which has three."""
 _SCHEMES_MAX = 4096
-_SCHEME_BYTES_MAX = 1024
+_SCHEME_BYTES_MAX = 512
+_SCHEME_NAMES_MAX = 16
+"""Largest scheme that is kept, twice what SDKs send: schemes are kept before their signature is checked."""
 _DATE = re.compile(r"\d{8}T\d{6}Z\Z", re.ASCII)
 _PLAIN_PATH = re.compile(rb"(?:/[A-Za-z0-9_\-~][A-Za-z0-9_.\-~]*)+\Z")
 _BLOCK_BYTES = 64
@@ -141,7 +143,7 @@ class Verifier:
         scheme = self._schemes.get(common) if usual else None
         if scheme is None:
             scheme, signature = _parse_authorization(authorization)
-            if usual and len(common) <= _SCHEME_BYTES_MAX:
+            if usual and len(common) <= _SCHEME_BYTES_MAX and len(scheme.names) <= _SCHEME_NAMES_MAX:
                 if len(self._schemes) >= _SCHEMES_MAX:
                     self._schemes.clear()
                 self._schemes[common] = scheme

@@ -1,6 +1,7 @@
 """Signature verification against botocore's signers, and errors of refusals."""
 
 import re
+import tracemalloc
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import formatdate
@@ -193,18 +194,25 @@ def test_session_tokens_are_handed_on_and_bound_by_the_signature() -> None:
     assert Verifier("us-east-1").claim(signed().headers, b"").session_token is None
 
 
-def test_the_cache_of_signers_is_bounded() -> None:
+@pytest.mark.parametrize("names", [2, 16, 150], ids=lambda names: f"{names} names")
+def test_the_cache_of_signers_is_bounded(names: int) -> None:
     verifier = Verifier("us-east-1")
-    for number in range(sigv4._SCHEMES_MAX + 10):
-        verifier.claim(
-            {
-                b"host": b"localhost",
-                b"x-amz-date": b"20261121T000000Z",
-                b"authorization": b"AWS4-HMAC-SHA256 Credential=key%d/20261121/us-east-1/sqs/aws4_request, "
-                b"SignedHeaders=host;x-amz-date, Signature=%s" % (number, b"0" * 64),
-            },
-            b"",
-        )
+    more = b"".join(b";i%03d" % name for name in range(names - 2))
+    tracemalloc.start()
+    try:
+        for number in range(sigv4._SCHEMES_MAX + 10):
+            verifier.claim(
+                {
+                    b"host": b"localhost",
+                    b"x-amz-date": b"20261121T000000Z",
+                    b"authorization": b"AWS4-HMAC-SHA256 Credential=key%d/20261121/us-east-1/sqs/aws4_request, "
+                    b"SignedHeaders=host%b;x-amz-date, Signature=%s" % (number, more, b"0" * 64),
+                },
+                b"",
+            )
+        assert tracemalloc.get_traced_memory()[1] < 24 << 20
+    finally:
+        tracemalloc.stop()
     assert len(verifier._schemes) <= sigv4._SCHEMES_MAX
 
 
