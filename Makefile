@@ -9,7 +9,7 @@ IMAGE ?= localhost/holdfast:try
 JOBS_IMAGE ?= localhost/holdfast-jobs:try
 ARGS ?=
 COMPILED := .cache/compiled
-COMPILED_TESTS := $(addprefix tests/,telemetry/test_build.py auth/signatures auth/test_cache.py auth/test_guessing.py auth/test_lookup.py holdfast/http holdfast/test_tls.py behaviour)
+COMPILED_TESTS := $(addprefix tests/,telemetry/test_build.py auth/signatures auth/test_cache.py auth/test_guessing.py auth/test_lookup.py holdfast/http holdfast/test_tls.py behaviour faults/processes/test_kill.py)
 
 .PHONY: help serve compiled test-compiled cluster demo test test-all lint format lock bench bench-compiled simulate fuzz faults scale scale-billing image image-jobs kube kube-node clean
 

@@ -11,6 +11,7 @@ Each process has a name (``m1``, ``b1``, ``f1`` …), a log of its own in the cl
 keeps when it starts again.  All of them end with the process that started them, even if that crashed.
 """
 
+import os
 import secrets
 import shutil
 import subprocess
@@ -25,10 +26,12 @@ from auth.credentials import new_access_key
 from holdfast.settings import Settings, load
 from tests.servers.cassandra_server import CassandraCluster, free_ports
 from tests.servers.redis_server import RedisServer
-from tests.servers.server import ACCOUNT, REGION, REPOSITORY, clean_environment
+from tests.servers.server import ACCOUNT, CODE, REGION, REPOSITORY, clean_environment
 from tests.servers.started import KeptProcess, ServerContext, is_ready
 
 HOST = "127.0.0.1"
+PYTHON_PATH = os.pathsep.join((str(CODE), str(REPOSITORY)))
+"""Folders of modules: the code under test, and those of tests and benchmarks that run in a process of Holdfast."""
 READY_SECONDS_MAX = 180.0
 STARTS_MAX = 3
 """Maximum number of starts of a process that ends before it serves."""
@@ -53,7 +56,7 @@ class Process(KeptProcess):
         self._command = [sys.executable, "-m", "holdfast", role, *arguments]
         self.environment = {
             **clean_environment(),
-            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONPATH": PYTHON_PATH,
             "PYTHONUNBUFFERED": "1",
             **environment,
         }
@@ -204,7 +207,7 @@ class LocalCluster(ServerContext):
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command of Holdfast with the settings of this cluster, such as ``key``, ``show``; return its result."""
-        environment = {**clean_environment(), "PYTHONPATH": str(REPOSITORY), **self.environment}
+        environment = {**clean_environment(), "PYTHONPATH": PYTHON_PATH, **self.environment}
         return subprocess.run(
             [sys.executable, "-m", "holdfast", *arguments],
             env=environment,

@@ -23,10 +23,13 @@ from urllib.parse import urlencode
 
 import pytest
 
+import holdfast
 from tests.servers.started import ServerContext, is_free, is_ready
 from tests.servers.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+CODE = Path(holdfast.__file__).resolve().parents[1]
+"""Folder of the Holdfast under test: the repository, or the compiled wheel's (``make test-compiled``)."""
 REGION = "us-east-1"
 ACCOUNT = "000000000000"
 ACCESS_KEY_ID = "AKIAHOLDFASTTESTS001"
@@ -89,7 +92,7 @@ class Server(ServerContext):
         settings: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
         known_keys: bool = True,
-        code: Path = REPOSITORY,
+        code: Path = CODE,
     ) -> None:
         """Set up the server.  ``code``: folder of another Holdfast than this one."""
         self.folder = folder

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.servers import proc
-from tests.servers.server import REPOSITORY, Server
+from tests.servers.server import CODE, Server
 from tests.servers.waiting import wait_until
 
 
@@ -19,7 +19,7 @@ class Several(Server):
         settings: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
         frontends: int = 2,
-        code: Path = REPOSITORY,
+        code: Path = CODE,
     ) -> None:
         super().__init__(folder, {"FRONTENDS": str(frontends), **(settings or {})}, arguments, code=code)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from holdfast.commands.main import main
 from telemetry.build import COMPILED_MODULES, is_compiled
+from tests.servers.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 SETUP = runpy.run_path(str(ROOT / "setup.py"))
@@ -22,6 +24,13 @@ def test_a_process_tells_its_build(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])
     assert capsys.readouterr().out.endswith(" (compiled)\n" if EXPECTED else " (not compiled)\n")
+
+
+def test_servers_under_test_are_of_this_build(tmp_path: Path) -> None:
+    with Server(tmp_path / "service") as server:
+        status, answer = server.http("GET", "/health/live")
+    assert status == 200
+    assert json.loads(answer)["compiled"] == EXPECTED
 
 
 @pytest.mark.parametrize("module", COMPILED_MODULES)
