@@ -122,7 +122,7 @@ def _streams() -> list[PerformanceTarget]:
 
 def _calls(is_compiled: bool) -> list[PerformanceTarget]:
     """Return the targets for single calls, over a raw ASGI call: what a call to any Python server costs at least."""
-    send, batch, receive, everything = (2.3, 0.6, 0.8, 2.8) if is_compiled else (2.9, 0.8, 1.1, 5.3)
+    send, batch, receive, everything = (2.3, 0.6, 0.8, 2.8) if is_compiled else (2.9, 0.8, 1.1, 3.5)
     return [
         PerformanceTarget(
             "SendMessage, over a raw ASGI call under uvicorn",

@@ -65,6 +65,7 @@ _SCHEMES_MAX = 4096
 _SCHEME_BYTES_MAX = 512
 _SCHEME_NAMES_MAX = 16
 """Largest scheme that is kept, twice what SDKs send: schemes are kept before their signature is checked."""
+_DATE_LENGTH = 8
 _DATE = re.compile(r"\d{8}T\d{6}Z\Z", re.ASCII)
 _PLAIN_PATH = re.compile(rb"(?:/[A-Za-z0-9_\-~][A-Za-z0-9_.\-~]*)+\Z")
 _BLOCK_BYTES = 64
@@ -143,7 +144,7 @@ class Verifier:
         scheme = self._schemes.get(common) if usual else None
         if scheme is None:
             scheme, signature = _parse_authorization(authorization)
-            if usual and len(common) <= _SCHEME_BYTES_MAX and len(scheme.names) <= _SCHEME_NAMES_MAX:
+            if usual and len(common) <= _SCHEME_BYTES_MAX and self._is_kept(scheme):
                 if len(self._schemes) >= _SCHEMES_MAX:
                     self._schemes.clear()
                 self._schemes[common] = scheme
@@ -163,6 +164,11 @@ class Verifier:
             )
         stamp = _stamp_of_date_header(sent.decode("latin-1"))
         return SignatureClaim(scheme.access_key_id, scheme, signature, stamp, _seconds(stamp), None, session_token)
+
+    def _is_kept(self, scheme: SigningScheme) -> bool:
+        return (
+            len(scheme.names) <= _SCHEME_NAMES_MAX and scheme.place == self._place and len(scheme.date) == _DATE_LENGTH
+        )
 
     def _query_claim(self, query: bytes, headers: Headers) -> SignatureClaim:
         found: dict[str, str] = {}

@@ -15,7 +15,8 @@ class DeferredSignals:
 
     A signal raises :class:`KeyboardInterrupt` or :class:`SystemExit`, which has the exit code of the signal.  One that
     arrives in a :meth:`whole` block raises it at the end of the block, a second one at once: a block that waits for
-    a slow reader can still be ended.  At the end of the context the earlier handlers are back.
+    a slow reader can still be ended.  An ignored signal stays ignored.  At the end of the context the earlier handlers
+    are back.
     """
 
     def __init__(self) -> None:
@@ -25,6 +26,8 @@ class DeferredSignals:
 
     def __enter__(self) -> Self:
         for number in _SIGNALS:
+            if signal.getsignal(number) in (signal.SIG_IGN, None):
+                continue  # as a shell starts what is in the background; or the handler is not Python's
             self._undo.callback(signal.signal, number, signal.signal(number, self._handle))
         return self
 

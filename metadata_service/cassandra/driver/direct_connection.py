@@ -4,8 +4,8 @@ The driver's own passes each frame to its event loop's thread, which it wakes fo
 three times a statement, although the socket can nearly always take the frame at once and nearly all timers are
 cancelled.  docs/decisions/0029-cassandras-driver.md has what it saves.
 
-It replaces methods of :class:`cassandra.io.libevreactor.LibevConnection`, and uses its private parts.  A test fails if
-a version of the driver has other ones.
+It replaces methods of :class:`cassandra.io.libevreactor.LibevConnection`, and uses its private parts.  A test fails
+with another version of the driver.
 """
 
 from __future__ import annotations
@@ -31,14 +31,22 @@ class DirectConnection(LibevConnection):  # type: ignore[misc]  # the driver has
     """
 
     _wakes_at = 0.0
-    """Wall time at which the event loop is woken next, for the timers of all connections."""
+    """Wall time at which the event loop is woken next, for the timers of all connections; 0: it is not."""
+
+    _is_open = True
+    """False from the close on, so that no frame goes to another connection with the same file descriptor."""
+
+    def close(self) -> None:
+        with self._deque_lock:
+            self._is_open = False
+        super().close()
 
     def push(self, data: bytes) -> None:
         if self._is_encrypted:
             super().push(data)
             return
         with self._deque_lock:
-            if not self.deque:
+            if self._is_open and not self.deque:
                 with suppress(OSError):  # a broken connection is found by the event loop, too, which reports it
                     data = self._unsent(data)
             if data:
@@ -56,26 +64,21 @@ class DirectConnection(LibevConnection):  # type: ignore[misc]  # the driver has
             return
         try:
             with self._deque_lock:
-                while self.deque and not (rest := self._unsent(self.deque[0])):
+                while self._is_open and self.deque and not (rest := self._unsent(self.deque[0])):
                     self.deque.popleft()
-                if self.deque:
+                if self._is_open and self.deque:
                     self.deque[0] = rest
-                else:
-                    self._socket_writable = True
+                # While a frame waits, the driver refuses further statements (ConnectionBusy).
+                self._socket_writable = not self.deque
         except OSError as error:
             self.defunct(error)
 
     def _unsent(self, data: bytes) -> bytes:
-        """Send as much as the socket takes; return the rest.
-
-        While there is one, the driver refuses further statements (:class:`cassandra.connection.ConnectionBusy`).
-        """
+        """Send as much as the socket takes; return the rest."""
         try:
-            sent = self._socket.send(data)
+            return data[self._socket.send(data) :]
         except BlockingIOError:
-            sent = 0
-        self._socket_writable = sent == len(data)
-        return data[sent:]
+            return data
 
     @property
     def _is_encrypted(self) -> bool:
@@ -87,7 +90,14 @@ class DirectConnection(LibevConnection):  # type: ignore[misc]  # the driver has
         timer = Timer(timeout, callback)
         loop._timers.add_timer(timer)
         if not time.time() < cls._wakes_at <= timer.end:
-            wake = Timer(min(WAKE_SECONDS, timeout), lambda: None)
+            wake = Timer(min(WAKE_SECONDS, timeout), cls._on_wake)
             cls._wakes_at = wake.end
             loop.add_timer(wake)
         return timer
+
+    @classmethod
+    def _on_wake(cls) -> None:
+        """Called in the event loop, which has just read the new timers."""
+        cls._wakes_at = 0.0
+        # libev repeats the last interval, perhaps of microseconds, until it gets another one.
+        libevreactor._global_loop._loop_timer.stop()

@@ -194,8 +194,19 @@ def test_session_tokens_are_handed_on_and_bound_by_the_signature() -> None:
     assert Verifier("us-east-1").claim(signed().headers, b"").session_token is None
 
 
-@pytest.mark.parametrize("names", [2, 16, 150], ids=lambda names: f"{names} names")
-def test_the_cache_of_signers_is_bounded(names: int) -> None:
+@pytest.mark.parametrize(
+    ("names", "date", "region"),
+    [
+        (2, "20261121", "us-east-1"),
+        (16, "20261121", "us-east-1"),
+        (150, "20261121", "us-east-1"),
+        (16, "2" * 300, "us-east-1"),
+        (16, "20261121", "r" * 300),
+    ],
+    ids=["2 names", "16 names", "150 names", "long date", "long region"],
+)
+def test_the_cache_of_signers_is_bounded(names: int, date: str, region: str) -> None:
+    scope = f"{date}/{region}/sqs/aws4_request".encode()
     verifier = Verifier("us-east-1")
     more = b"".join(b";i%03d" % name for name in range(names - 2))
     tracemalloc.start()
@@ -205,12 +216,12 @@ def test_the_cache_of_signers_is_bounded(names: int) -> None:
                 {
                     b"host": b"localhost",
                     b"x-amz-date": b"20261121T000000Z",
-                    b"authorization": b"AWS4-HMAC-SHA256 Credential=key%d/20261121/us-east-1/sqs/aws4_request, "
-                    b"SignedHeaders=host%b;x-amz-date, Signature=%s" % (number, more, b"0" * 64),
+                    b"authorization": b"AWS4-HMAC-SHA256 Credential=key%d/%b, "
+                    b"SignedHeaders=host%b;x-amz-date, Signature=%b" % (number, scope, more, b"0" * 64),
                 },
                 b"",
             )
-        assert tracemalloc.get_traced_memory()[1] < 24 << 20
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
     assert len(verifier._schemes) <= sigv4._SCHEMES_MAX

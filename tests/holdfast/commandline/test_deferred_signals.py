@@ -56,3 +56,13 @@ def test_the_handlers_before_are_back_at_the_end() -> None:
     with DeferredSignals():
         assert all(signal.getsignal(number) not in before for number in (signal.SIGINT, signal.SIGTERM))
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with DeferredSignals() as signals, signals.whole():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
