@@ -124,24 +124,25 @@ def _calls(is_compiled: bool) -> list[PerformanceTarget]:
     """Return the targets for single calls, over a raw ASGI call: what a call to any Python server costs at least."""
     send, batch, receive, everything = (2.3, 0.6, 0.8, 2.8) if is_compiled else (2.9, 0.8, 1.1, 3.5)
     return [
-        PerformanceTarget(
-            "SendMessage, over a raw ASGI call under uvicorn",
-            *(send, False, "times"),
-            _ratio("send", "trivial", below_server="uvicorn"),
-        ),
-        PerformanceTarget(
-            "SendMessageBatch of 10, a message over a raw ASGI call",
-            *(batch, False, "times"),
-            _ratio("send-batch", "trivial", below_server="uvicorn"),
-        ),
-        PerformanceTarget(
-            "ReceiveMessage of 10 with DeleteMessageBatch, a message over a raw ASGI call",
-            *(receive, False, "times"),
-            _ratio("receive", "trivial", below_server="uvicorn"),
+        *(
+            PerformanceTarget(
+                f"{name} over a raw ASGI call under uvicorn",
+                bound,
+                False,
+                "times",
+                _ratio(scenario, "trivial", below_server="uvicorn"),
+            )
+            for name, scenario, bound in (
+                ("SendMessage,", "send", send),
+                ("SendMessageBatch of 10, a message", "send-batch", batch),
+                ("ReceiveMessage of 10 with DeleteMessageBatch, a message", "receive", receive),
+            )
         ),
         PerformanceTarget(
             "SendMessage with everything switched on, over a raw ASGI call in turn",
-            *(everything, False, "times"),
+            everything,
+            False,
+            "times",
             _figure("send-everything", "over a raw ASGI call"),
         ),
         *(
@@ -161,7 +162,9 @@ def _calls(is_compiled: bool) -> list[PerformanceTarget]:
         *(
             PerformanceTarget(
                 f"a message of a batch, CPU of {name}'s single publish over it",
-                *(1, True, "times"),
+                1,
+                True,
+                "times",
                 _ratio("peer-publish", "send-batch", server),
             )
             for name, server in (("RabbitMQ", "rabbitmq"), ("JetStream", "nats"))

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 import termios
 import tty
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
+
+from holdfast.commandline.deferred_signals import DeferredSignals
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-_TERMINATED = 128 + signal.SIGTERM
-"""Exit code of a process that ends by SIGTERM."""
 
 
 class Screen:
@@ -33,7 +31,7 @@ class Screen:
         self._undo = ExitStack()
 
     def __enter__(self) -> Self:
-        self._undo.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _end))
+        self._undo.enter_context(DeferredSignals())
         with ExitStack() as undo:
             if self._keys is not None:
                 undo.callback(termios.tcsetattr, self._keys, termios.TCSADRAIN, termios.tcgetattr(self._keys))
@@ -65,7 +63,3 @@ class Screen:
         if not typed:  # the end of the input is no key, and would be there for ever
             self._keys = None
         return typed.decode("ascii", "replace") or None
-
-
-def _end(*_: Any) -> None:
-    sys.exit(_TERMINATED)

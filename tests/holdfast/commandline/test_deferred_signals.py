@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.commandline.deferred_signals import DeferredSignals
 
-RAISED = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: SystemExit}
+RAISED = [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
 
 
 def _interrupted(steps: list[str], *numbers: signal.Signals, error: type[Exception] | None = None) -> None:
@@ -21,7 +21,7 @@ def _interrupted(steps: list[str], *numbers: signal.Signals, error: type[Excepti
         steps.append("behind the block")
 
 
-@pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+@pytest.mark.parametrize(("number", "raised"), RAISED)
 def test_a_signal_in_a_block_raises_at_its_end(number: signal.Signals, raised: type[BaseException]) -> None:
     steps: list[str] = []
     with pytest.raises(raised) as caught:
@@ -30,7 +30,7 @@ def test_a_signal_in_a_block_raises_at_its_end(number: signal.Signals, raised: t
     assert caught.value.args == (() if number == signal.SIGINT else (143,))
 
 
-@pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+@pytest.mark.parametrize(("number", "raised"), RAISED)
 def test_a_signal_outside_of_blocks_raises_at_once(number: signal.Signals, raised: type[BaseException]) -> None:
     with DeferredSignals() as signals:
         with signals.whole():
