@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gc
 import itertools
+import statistics
 import sys
 from collections.abc import Iterator
 
 from bench.jobs import Sqs
-from bench.load import Jobs, LoadGenerator, Mark, Window
+from bench.load import Jobs, LoadGenerator, Mark, Window, quantile
 from bench.plan import BenchPlan
 from bench.report import Book, Figure, LoadMeasurement, row_of
 from bench.servers.servers import HOST, CpuMeter, ServerProcess
 
 CONNECTIONS = 32
+HALF_LOAD_WINDOWS = 9
+_SETTLE_SECONDS = 0.5
 
 
 def _nothing() -> None:
@@ -79,12 +82,41 @@ class BenchRun:
 
     async def paced(self, scenario: str, server: ServerProcess, jobs: Jobs, rate: float, seconds: float) -> Window:
         """Load the server at a given rate of jobs, on 32 connections."""
+        [window] = await self.paced_windows(scenario, server, jobs, rate, seconds, 1)
+        return window
+
+    async def paced_windows(
+        self, scenario: str, server: ServerProcess, jobs: Jobs, rate: float, seconds: float, count: int
+    ) -> list[Window]:
+        """Load the server at a given rate of jobs in several windows of ``seconds``, which make one row."""
+        windows = []
+        cpu_s = 0.0
         meter = CpuMeter(server)
         async with LoadGenerator(HOST, server.ports, CONNECTIONS) as load:
-            with quiet_memory():
-                window = await load.paced(jobs, rate, self.plan.warm_up_s, seconds, meter.mark)
-        self.add(row_of(scenario, server.name, CONNECTIONS, [window], meter.cpu_s, server.rss_mib()))
-        return window
+            for number in range(count):
+                with quiet_memory():
+                    warm_up_s = self.plan.warm_up_s if number == 0 else _SETTLE_SECONDS
+                    windows.append(await load.paced(jobs, rate, warm_up_s, seconds, meter.mark, seed=number + 1))
+                cpu_s += meter.cpu_s
+        self.add(row_of(scenario, server.name, CONNECTIONS, windows, cpu_s, server.rss_mib()))
+        return windows
+
+    async def half_load(self, scenario: str, server: ServerProcess, jobs: Jobs, calls_per_s: float) -> None:
+        """Measure calls at half of ``calls_per_s`` in several windows, and the medians of their percentiles.
+
+        The p99 of a single window is that of its few slowest moments, and differs by several times from one to the
+        next on a virtual machine.
+        """
+        windows = await self.paced_windows(
+            scenario, server, jobs, calls_per_s / 2, self.plan.measure_s / 2, HALF_LOAD_WINDOWS
+        )
+        latencies = [window.latencies() for window in windows]
+        p99s = [quantile(each, 0.99) * 1000 for each in latencies]
+        ratios = [quantile(each, 0.99) / quantile(each, 0.5) for each in latencies]
+        self.figure(scenario, server, "p99, median of the windows", statistics.median(p99s), "ms")
+        self.figure(scenario, server, "p99, lowest window", min(p99s), "ms")
+        self.figure(scenario, server, "p99, highest window", max(p99s), "ms")
+        self.figure(scenario, server, "p99 over p50, median of the windows", statistics.median(ratios), "times")
 
     async def fill(self, server: ServerProcess, sqs: Sqs, url: str, messages: int) -> Window:
         """Send this number of messages in batches."""

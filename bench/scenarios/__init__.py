@@ -51,6 +51,7 @@ class Scenario(NamedTuple):
 SCENARIOS = [
     Scenario("generator", generator.ceiling, frozenset({"nothing"})),
     Scenario("trivial", generator.trivial, frozenset({"uvicorn"})),
+    Scenario("trivial-half-load", generator.trivial_half_load, frozenset({"uvicorn"})),
     Scenario("hop", hop.hop, frozenset({"nothing"})),
     Scenario("limits", limits.decide, frozenset({"nothing"})),
     Scenario("shared-limit", limits.accuracy, frozenset({"nothing"})),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import statistics
 import time
 from array import array
 from pathlib import Path
@@ -86,6 +87,9 @@ async def _checkpoints(run: BenchRun, server: Holdfast, scenario: str, url: str,
         run.figure(scenario, server, "p99 in checkpoints", quantile(inside, 0.99) * 1000, "ms")
         ratio = quantile(inside, 0.99) / quantile(outside, 0.99)
         run.figure(scenario, server, "p99 in checkpoints over p99 outside", ratio, "times")
+        each = [quantile(calls, 0.99) for interval in watch.intervals() if (calls := split(window, [interval])[0])]
+        name = "p99 in a checkpoint over p99 outside, median of the checkpoints"
+        run.figure(scenario, server, name, statistics.median(each) / quantile(outside, 0.99), "times")
     else:
         run.say(f"  {scenario}: no checkpoint was written in {run.plan.checkpoint_s:.0f} s")
 

@@ -47,7 +47,7 @@ async def half_load(run: BenchRun, server: ServerProcess) -> None:
         assert closed is not None
     url = server.create_queue("half-load")
     jobs = Sqs(server.signer).send(again(url))
-    await run.paced("half-load", server, jobs, closed.calls_per_s / 2, run.plan.measure_s)
+    await run.half_load("half-load", server, jobs, closed.calls_per_s)
     server.delete_queue(url)
 
 
