@@ -247,7 +247,8 @@ class LoadGenerator:
         self._connect = connect or LoadGenerator._by_http
         self._count = connections
         self._all: list[LoadConnection] = []
-        self._free: list[LoadConnection] = []
+        self._free: deque[LoadConnection] = deque()
+        """Used in turn: a server closes a connection that makes no call for long."""
         self._due: deque[float] = deque()
         self._jobs: Jobs = _nothing
         self._paced = False
@@ -260,7 +261,7 @@ class LoadGenerator:
         for start in range(0, self._count, 100):
             some = min(100, self._count - start)
             self._all += await asyncio.gather(*(self._connect(self) for _ in range(some)))
-        self._free = list(self._all)
+        self._free = deque(self._all)
         return self
 
     async def _by_http(self) -> LoadConnection:
@@ -316,7 +317,7 @@ class LoadGenerator:
     def start(self, jobs: Jobs) -> None:
         """Run jobs on every free connection from now on, until there are none."""
         self._jobs = jobs
-        waiting, self._free = self._free, []
+        waiting, self._free = self._free, deque()
         for connection in waiting:
             self.idle(connection)
 
@@ -362,7 +363,7 @@ class LoadGenerator:
                 self._due.append(next_at)
                 next_at += chance.expovariate(rate)
             while self._due and self._free:
-                connection = self._free.pop()
+                connection = self._free.popleft()
                 if not self._run_next(connection, self._due.popleft()):
                     self._free.append(connection)
                     break
