@@ -30,7 +30,7 @@ from backend.journal.pins import Pins, Segment
 from backend.journal.rows import SEGMENT_MAX
 from backend.recovery.compaction import Compaction
 from backend.recovery.served import Served
-from backend.serving.background import LogThrottle, Slices, in_groups
+from backend.serving.background import LogThrottle, PacedSlices, Slices, in_groups
 from backend.serving.shards import Shard, as_ref, chunk_files
 from backend.serving.stream_partition import OpenStream
 from backend.streams import snapshot as stream_snapshot
@@ -194,7 +194,7 @@ class Checkpointer:
         writer = await self._chunks.create_file(log.log_id)
         cut = log.cut()
         captures: list[_Capture] = []
-        slices = Slices()
+        slices = PacedSlices()
         try:
             for shard in list(node.shards.owned.values()):
                 assert not shard.leaving, "the floor must not pass it"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from backend.api import NotOwner, StorageFull
 from backend.engine.records import Copied, Message, MessagePublished, PublicationCopied, subscription_of
 from backend.journal.rows import segment_key
-from backend.serving.background import Slices
+from backend.serving.background import PacedSlices
 from backend.serving.partition import OpenPartition
 from backend.serving.payload_cache import PayloadCache
 from backend.serving.writer import PartitionWriter
@@ -79,7 +79,7 @@ class Compaction:
     async def _copy_from(self, partition: OpenPartition, key: int) -> None:
         fold = partition.fold
         wanted: list[tuple[int, int]] = []
-        slices = Slices()
+        slices = PacedSlices()
         for block in list(fold.blocks.values()):
             wanted += [
                 (block.base + index, position)

@@ -17,6 +17,9 @@ T = TypeVar("T")
 LOG_AGAIN_SECONDS: Final = 60.0
 SLICE_SECONDS: Final = 0.002
 """Time of continuous work after which the loop runs other tasks."""
+PACED_SLICE_SECONDS: Final = 0.0005
+PAUSE_FACTOR: Final = 3
+"""Slice of work that no call waits for, and length of the pause after it, as a multiple of the slice."""
 KEPT_MAX: Final = 256
 """Number of remembered errors above which those that were not repeated for a minute are forgotten."""
 
@@ -100,4 +103,19 @@ class Slices:
         """End a step."""
         if time.perf_counter() - self._started_at > SLICE_SECONDS:
             await asyncio.sleep(0)
+            self._started_at = time.perf_counter()
+
+
+class PacedSlices(Slices):
+    """Lets the loop rest between the steps of long work that no call waits for.
+
+    A commit's thread takes the interpreter's lock four times, and a busy event loop releases it only when it polls its
+    sockets.  With work in every iteration of the loop, each commit took ten to twenty milliseconds more.
+    """
+
+    async def step(self) -> None:
+        """End a step."""
+        seconds = time.perf_counter() - self._started_at
+        if seconds > PACED_SLICE_SECONDS:
+            await asyncio.sleep(PAUSE_FACTOR * seconds)
             self._started_at = time.perf_counter()

@@ -49,7 +49,7 @@ async def test_a_checkpoint_leaves_few_chunks_for_its_instant(
         capture(self, one, writer)
         written.append((before, len(one.fresh) - before))
 
-    monkeypatch.setattr(checkpointer, "Slices", Steps)
+    monkeypatch.setattr(checkpointer, "PacedSlices", Steps)
     monkeypatch.setattr(Checkpointer, "_capture", measured)
     await cluster.node.checkpoint()
     (ahead, at_once) = max(written)
@@ -69,7 +69,7 @@ async def test_a_checkpoint_ends_though_every_block_changes_all_the_time(
             if changing:
                 received.extend(await cluster.receive(queue))
 
-    monkeypatch.setattr(checkpointer, "Slices", Steps)
+    monkeypatch.setattr(checkpointer, "PacedSlices", Steps)
     changing = True
     await cluster.node.checkpoint()
     changing = False
@@ -121,7 +121,7 @@ async def test_compaction_may_pause_after_each_message(
         write(self, *arguments, **options)
 
     monkeypatch.setattr(compaction, "LIVE_SHARE", 0)  # every segment counts as sparse
-    monkeypatch.setattr(compaction, "Slices", Steps)
+    monkeypatch.setattr(compaction, "PacedSlices", Steps)
     monkeypatch.setattr(PartitionWriter, "write", noted)
     assert cluster.node._checkpointer is not None
     assert await cluster.node._checkpointer._compaction.run(log.log_id, log.next_segment, eager=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,16 @@ from backend.engine import snapshot
 from backend.engine.fold import Fold
 from backend.engine.queue import QueueCommands
 from backend.recovery.compaction import Compaction
-from backend.serving.background import KEPT_MAX, LOG_AGAIN_SECONDS, LogThrottle, Tasks
+from backend.serving import background
+from backend.serving.background import (
+    KEPT_MAX,
+    LOG_AGAIN_SECONDS,
+    PACED_SLICE_SECONDS,
+    PAUSE_FACTOR,
+    LogThrottle,
+    PacedSlices,
+    Tasks,
+)
 from backend.serving.transfers import TransferWorker
 from tests.backend.journal.support import virtually
 from tests.backend.nodes import restart
@@ -203,3 +213,16 @@ async def test_a_repeated_error_is_logged_once_a_minute() -> None:
         log_throttle.should_log(number, "x")
         await asyncio.sleep(1)
     assert len(log_throttle._logged) <= KEPT_MAX
+
+
+@virtually
+async def test_paced_work_leaves_most_of_the_time_to_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    worked = 0.0
+    monkeypatch.setattr(background, "time", SimpleNamespace(perf_counter=lambda: worked))
+    loop = asyncio.get_running_loop()
+    slices = PacedSlices()
+    started_at = loop.time()
+    for _ in range(1000):
+        worked += PACED_SLICE_SECONDS / 4
+        await slices.step()
+    assert loop.time() - started_at == pytest.approx(PAUSE_FACTOR * worked, rel=0.01)
