@@ -16,6 +16,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, ParamSpec, Protocol, TypeVar
@@ -28,7 +29,9 @@ T = TypeVar("T")
 WORKERS: Final = 4
 """Threads for everything except commits: a read must not wait behind the sync of a checkpoint."""
 
-_ZERO_CHUNK: Final = bytes(1 << 20)
+_ZERO_CHUNK: Final = bytes(256 << 10)
+PAUSE_FACTOR: Final = 3
+"""Length of the pause after a step of a preallocation, as a multiple of the step: few commits wait behind one."""
 _MEDIA_ERRORS: Final = frozenset(
     getattr(errno, name, errno.EIO) for name in ("EIO", "EBADMSG", "EILSEQ", "ENODATA", "EUCLEAN")
 )
@@ -70,14 +73,20 @@ class Disk(Protocol):
     def fdatasync(self, fd: int) -> None:
         """Sync the file's data.  After an error the state of the disk is unknown, and a second sync proves nothing."""
 
-    def preallocate(self, fd: int, size_bytes: int) -> None:
-        """Fill the empty file with zeros, and sync it, so that a commit changes no metadata and cannot lack space."""
+    def preallocate(self, fd: int, size_bytes: int, pause_seconds: float = 0.0) -> None:
+        """Fill the file with zeros, and sync it, so that a commit changes no metadata and cannot lack space.
+
+        It pauses for up to ``pause_seconds`` in all, so that commits do not wait behind it.
+        """
 
     def truncate(self, fd: int, size_bytes: int) -> None: ...
 
     def size(self, path: str) -> int: ...
 
     def unlink(self, path: str) -> None: ...
+
+    def rename(self, path: str, new_path: str) -> None:
+        """Give a file another name.  It has that name after a crash only after :meth:`fsync_dir` of its folder."""
 
     def mkdir(self, path: str) -> None:
         """Create a folder, and its parents, durably, unless it exists."""
@@ -151,12 +160,17 @@ class RealDisk:
     def fdatasync(self, fd: int) -> None:
         os.fdatasync(fd)
 
-    def preallocate(self, fd: int, size_bytes: int) -> None:
+    def preallocate(self, fd: int, size_bytes: int, pause_seconds: float = 0.0) -> None:
         # Zeros are written, not fallocated: a sync of written blocks takes two thirds of one of unwritten extents.
         # Synced in steps, so that no commit has to wait behind one large flush.
         for offset in range(0, size_bytes, len(_ZERO_CHUNK)):
+            started_at = time.perf_counter()
             self.pwrite(fd, _ZERO_CHUNK[: size_bytes - offset], offset)
             os.fdatasync(fd)
+            pause = min(pause_seconds, PAUSE_FACTOR * (time.perf_counter() - started_at))
+            if pause > 0:
+                time.sleep(pause)
+                pause_seconds -= pause
         os.fsync(fd)
 
     def truncate(self, fd: int, size_bytes: int) -> None:
@@ -167,6 +181,9 @@ class RealDisk:
 
     def unlink(self, path: str) -> None:
         os.unlink(path)
+
+    def rename(self, path: str, new_path: str) -> None:
+        os.rename(path, new_path)
 
     def mkdir(self, path: str) -> None:
         parent = os.path.dirname(os.path.abspath(path))

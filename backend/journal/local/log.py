@@ -116,6 +116,7 @@ class LocalLog(RowBuffer):
         self._lock_fd = lock_fd
         self._allocator = SegmentAllocator(
             disk,
+            files,
             directory,
             segment_bytes=settings.segment_bytes,
             low_water_bytes=settings.low_water_bytes,
@@ -171,6 +172,7 @@ class LocalLog(RowBuffer):
         assert settings.segment_bytes % 8 == 0
         directory = files.register(log_id, name)
         lock_fd, first = await disk.run(make_log, disk, directory, settings.segment_bytes)
+        files.keep_spares(log_id, settings.segment_bytes)
         log = cls(disk, files, directory, log_id, nonce, clock_ms, on_failure, settings, lock_fd, first)
         log._allocator.make()
         await log._allocator.wait()

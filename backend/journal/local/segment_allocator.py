@@ -16,13 +16,14 @@ from typing import Final
 
 from backend.api import StorageFull
 from backend.journal.local.disk import Disk
-from backend.journal.local.segments import lock_log, segment_name
+from backend.journal.local.segments import SegmentFiles, lock_log, segment_name
 from backend.journal.rows import SEGMENT_HEADER_BYTES, decode_segment_header
 
 logger = logging.getLogger(__name__)
 
 AHEAD: Final = 2
 """Segments preallocated in addition to the current one: the next one, and the reserve."""
+PAUSE_SHARE: Final = 0.25
 SPACE_CHECK_SECONDS: Final = 0.25
 SEGMENT_BYTES_MIN: Final = 4096
 
@@ -44,6 +45,7 @@ class SegmentAllocator:
     def __init__(
         self,
         disk: Disk,
+        files: SegmentFiles,
         directory: str,
         *,
         segment_bytes: int,
@@ -55,6 +57,7 @@ class SegmentAllocator:
         self.refusing = False
         """True while only operations that may use the reserve are accepted."""
         self._disk = disk
+        self._files = files
         self._directory = directory
         self._segment_bytes = segment_bytes
         self._low_water_bytes = low_water_bytes
@@ -64,6 +67,9 @@ class SegmentAllocator:
         self._low = False
         self._stopped = False
         self._checked = self._loop.time()
+        self._taken_at = self._checked
+        self._pause_seconds = 0.0
+        """Time that the preallocation of a segment may pause: a part of the time in which the last one was filled."""
         self._last_error = ""
         self._reported_full = False
         self._maker: asyncio.Task[None] | None = None
@@ -88,6 +94,8 @@ class SegmentAllocator:
 
     def take(self) -> Segment:
         segment = self.ready.popleft()
+        now = self._loop.time()
+        self._pause_seconds, self._taken_at = PAUSE_SHARE * (now - self._taken_at), now
         self._weigh()
         self.make()
         return segment
@@ -130,15 +138,24 @@ class SegmentAllocator:
                 free = await self._disk.run(self._disk.free_bytes, self._directory)
                 self._checked = self._loop.time()
                 self._low = free < self._low_water_bytes
+                if self._low and await self._files.free_spares():
+                    continue
                 self._weigh()
                 if len(self.ready) >= AHEAD or self._stopped or self._next_number > self._last_number:
                     break
                 # The reserve itself may use some of the space that is kept for checkpoints, but not all of it.
                 keep = self._low_water_bytes // (1 if self.ready else 4)
-                if free < self._segment_bytes + keep:
+                spare = self._files.take_spare()
+                if spare is None and free < self._segment_bytes + keep:
                     break
                 segment = await self._disk.run(
-                    make_segment, self._disk, self._directory, self._next_number, self._segment_bytes
+                    make_segment,
+                    self._disk,
+                    self._directory,
+                    self._next_number,
+                    self._segment_bytes,
+                    spare=spare,
+                    pause_seconds=self._pause_seconds if self.ready else 0.0,
                 )
                 self._next_number += 1
                 self.ready.append(segment)
@@ -196,20 +213,33 @@ def make_log(disk: Disk, directory: str, segment_bytes: int) -> tuple[int, Segme
                 raise StorageFull(f"no space for a log in {directory}: {error}") from error
 
 
-def make_segment(disk: Disk, directory: str, number: int, size_bytes: int) -> Segment:
-    """Create a file full of zeros, durable with its name.  Blocking."""
+def make_segment(
+    disk: Disk, directory: str, number: int, size_bytes: int, *, spare: str | None = None, pause_seconds: float = 0.0
+) -> Segment:
+    """Create a file full of zeros, durable with its name.  Blocking.
+
+    ``spare`` is the path of a file of this size that becomes the segment: it gets the name of a segment only when it is
+    full of zeros, so that no scan reads rows of its former use.  ``pause_seconds``: see :meth:`Disk.preallocate`.
+    """
     path = f"{directory}/{segment_name(number)}"
     with contextlib.suppress(FileNotFoundError):
         disk.unlink(path)  # left by a failed attempt; this number has never been used
-    fd = disk.create(path)
+    fd = -1
     try:
-        disk.preallocate(fd, size_bytes)
+        fd = disk.create(path) if spare is None else disk.open(spare)
+        disk.preallocate(fd, size_bytes, pause_seconds)
+        if spare is not None:
+            disk.rename(spare, path)
         disk.fsync_dir(directory)
         assert disk.size(path) == size_bytes
         assert decode_segment_header(disk.pread(fd, SEGMENT_HEADER_BYTES, 0)) is None
     except BaseException:
-        with contextlib.suppress(OSError):
-            disk.close(fd)
-            disk.unlink(path)
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                disk.close(fd)
+        for name in (path, spare):
+            if name is not None:
+                with contextlib.suppress(OSError):
+                    disk.unlink(name)
         raise
     return Segment(number, fd, size_bytes)

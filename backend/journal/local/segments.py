@@ -38,11 +38,24 @@ FREE_STEP_BYTES: Final = 4 << 20
 discards freed blocks (ext4 with the mount option ``discard``): it does so while it commits its own journal.
 """
 
+SPARES_MAX: Final = 4
+"""Segments of the own log that are kept when they are no longer needed, and become new ones.
+
+Deleting a segment and creating another changes the file system's metadata, and a file system that discards freed blocks
+lets commits wait for that (docs/benchmarks.md, "Delays while a checkpoint is written").  A checkpoint makes about two
+segments unnecessary, and the log fills as many until the next one.
+"""
+
 LOCK_FILE: Final = "lock"
+_SPARE_SUFFIX: Final = ".spare"
 
 
 def segment_name(segment: int) -> str:
     return f"{segment:08d}.log"
+
+
+def _spare_name(segment: int) -> str:
+    return f"{segment:08d}{_SPARE_SUFFIX}"
 
 
 def lock_log(disk: Disk, directory: str) -> int:
@@ -89,6 +102,10 @@ class SegmentFiles:
         self._overtaken: set[int] = set()
         """Segments dropped while being opened."""
         self._closed = False
+        self._own: int | None = None
+        """The log whose segments are used again, of :attr:`_spare_bytes` each."""
+        self._spare_bytes = 0
+        self._spares: list[str] = []
 
     def register(self, log_id: int, name: str) -> str:
         """Set the folder of a log.  Returns its path."""
@@ -264,22 +281,62 @@ class SegmentFiles:
         return sizes
 
     async def drop(self, log_id: int, segments: Iterable[int]) -> None:
-        """Delete segments durably.  :class:`~backend.journal.pins.Pins` decides which ones may be deleted."""
+        """Delete segments durably.  :class:`~backend.journal.pins.Pins` decides which ones may be deleted.
+
+        A few of the own log (:meth:`keep_spares`) only lose their name, and are used again.  A reader that still has
+        such a file open may find zeros in it: as with a deleted file, it then looks where its record is now.
+        """
         numbers = sorted(segments)
         for segment in numbers:
             self._forget(segment_key(log_id, segment))
         directory = self._directories.get(log_id)
         if directory is not None:
-            await self.disk.run(self._drop, directory, numbers)
+            kept = numbers[: SPARES_MAX - len(self._spares)] if log_id == self._own and not self._closed else []
+            self._spares.extend(await self.disk.run(self._drop, directory, numbers, kept))
 
-    def _drop(self, directory: str, segments: list[int]) -> None:
+    def _drop(self, directory: str, segments: list[int], kept: list[int]) -> list[str]:
+        """Delete segments; return the paths of those that are kept as spares."""
+        spares = []
         for segment in segments:
             path = f"{directory}/{segment_name(segment)}"
             with contextlib.suppress(FileNotFoundError):  # another node has deleted it
-                self._free(path)
-                self.disk.unlink(path)
+                if segment in kept and self.disk.size(path) == self._spare_bytes:
+                    spare = f"{directory}/{_spare_name(segment)}"
+                    self.disk.rename(path, spare)
+                    spares.append(spare)
+                else:
+                    self._free(path)
+                    self.disk.unlink(path)
+        # Spares are overwritten only after this: a segment that a crash brings back must be whole.
         with contextlib.suppress(FileNotFoundError):  # another node has removed the folder
             self.disk.fsync_dir(directory)
+        return spares
+
+    # --- spares --- ----
+
+    def keep_spares(self, log_id: int, segment_bytes: int) -> None:
+        """Use segments of this log, of this size, again from now on."""
+        self._own, self._spare_bytes = log_id, segment_bytes
+
+    def take_spare(self) -> str | None:
+        """Return the path of a file that the caller uses or deletes; None: there is none."""
+        return self._spares.pop() if self._spares else None
+
+    async def free_spares(self) -> bool:
+        """Delete the spares, for want of space.  Returns whether there were any."""
+        spares, self._spares = self._spares, []
+        for path in spares:
+            await self.disk.run(self._delete_spare, path)
+        return bool(spares)
+
+    def _delete_spare(self, path: str) -> None:
+        self._free(path)
+        self.disk.unlink(path)
+
+    def _delete_spares_in(self, directory: str) -> None:
+        for name in self.disk.listdir(directory):
+            if name.endswith(_SPARE_SUFFIX):
+                self._delete_spare(f"{directory}/{name}")
 
     def _free(self, path: str) -> None:
         """Free all but the first step of a file.  After a crash it is shorter, and no scan reads it any more."""
@@ -292,7 +349,7 @@ class SegmentFiles:
             self.disk.close(fd)
 
     async def trim(self, log_id: int, last_segment: int, end_offset: int) -> None:
-        """Free the space that a sealed log preallocated and never used: the rest of its last segment, and later ones.
+        """Free the space that a sealed log kept and never used: the rest of its last segment, later ones, and spares.
 
         Only for a log that is sealed and whose lock is held: bytes behind its end never existed.
         """
@@ -300,6 +357,7 @@ class SegmentFiles:
         used = last_segment if end_offset else last_segment - 1
         unused = [segment for segment, _ in await self.segments_of(log_id) if segment > used]
         await self.drop(log_id, unused)
+        await self.disk.run(self._delete_spares_in, directory)
         if end_offset:
             await self.disk.run(self._truncate, f"{directory}/{segment_name(last_segment)}", end_offset)
 
@@ -313,7 +371,7 @@ class SegmentFiles:
                 self.disk.close(fd)
 
     async def remove_log(self, log_id: int) -> bool:
-        """Remove the folder of a sealed log if only its lock is left in it.  Returns whether it is gone."""
+        """Remove the folder of a sealed log if only its lock and spares are left in it.  Returns whether it is gone."""
         directory = self._directories.get(log_id)
         removed = directory is None or await self.disk.run(self._remove, directory)
         if removed:
@@ -325,7 +383,7 @@ class SegmentFiles:
             names = self.disk.listdir(directory)
         except FileNotFoundError:
             return True
-        if any(name != LOCK_FILE for name in names):
+        if any(name != LOCK_FILE and not name.endswith(_SPARE_SUFFIX) for name in names):
             return False
         with contextlib.suppress(FileNotFoundError):  # another node has removed it at the same time
             for name in names:

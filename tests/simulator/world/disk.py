@@ -4,7 +4,8 @@ Everything random comes from the generator that it is given, all waiting from th
 itself.  What it does that a kind disk would not:
 
 * a power cut (:meth:`SimDisk.crash`) keeps of every write that was not synced a random choice of its 512-byte sectors,
-  and of every name that was made or removed since its folder was synced either the old or the new state;
+  and of every name that was made or removed since its folder was synced either the old or the new state (so a file that
+  was renamed may have both names, or none);
 * a failed sync leaves pages clean that never reached the disk, and the next sync succeeds;
 * it fills up, flips bits, and loses power in the middle of a chain of operations.
 """
@@ -255,7 +256,7 @@ class SimDisk:
             file.dirty.clear()
             file.resized = False
 
-    def preallocate(self, fd: int, size_bytes: int) -> None:
+    def preallocate(self, fd: int, size_bytes: int, pause_seconds: float = 0.0) -> None:
         self.pwrite(fd, bytes(size_bytes), 0)
         self.fdatasync(fd)
 
@@ -267,6 +268,14 @@ class SimDisk:
 
     def size(self, path: str) -> int:
         return len(self._file(path).seen)
+
+    def rename(self, path: str, new_path: str) -> None:
+        self._changes()
+        file = self._names[new_path] = self._file(path)
+        del self._names[path]
+        for fd, (_, opened) in self._fds.items():
+            if opened is file:
+                self._fds[fd] = (new_path, file)
 
     def unlink(self, path: str) -> None:
         self._changes()

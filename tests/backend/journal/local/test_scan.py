@@ -99,7 +99,7 @@ async def test_a_first_segment_that_was_too_small_for_the_first_row() -> None:
     disk = sim_disk()
     real, refusals = disk.preallocate, [OSError(errno.ENOSPC, "full")]
 
-    def preallocate(fd: int, size_bytes: int) -> None:
+    def preallocate(fd: int, size_bytes: int, pause_seconds: float = 0.0) -> None:
         if refusals:
             raise refusals.pop()
         real(fd, size_bytes)
