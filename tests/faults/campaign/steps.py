@@ -23,9 +23,9 @@ def _moments(groups: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
 WHILE_SERVING = _moments(
     {
         "commit": "commit.write commit.sync",
-        "segment": "segment.create preallocate.write preallocate.sync",
+        "segment": "preallocate.write preallocate.sync spare.rename",
         "checkpoint": "piece.create piece.write piece.sync folder.sync shards.update",
-        "cleaning": "log.update segment.unlink piece.unlink metadata.commit",
+        "cleaning": "log.update segment.rename piece.unlink metadata.commit",
     }
 )
 """Steps of a serving server."""
@@ -42,7 +42,6 @@ AT_START = _moments(
 FIRST_AFTER_START = {
     "metadata.commit": 12,
     "folder.sync": 8,
-    "segment.create": 4,
     "preallocate.write": 4,
     "preallocate.sync": 8,
 }

@@ -7,6 +7,7 @@ to a step of an operation::
     segment.create  preallocate.write  .sync     a new segment
     piece.create  piece.write  piece.sync        a file of checkpoint pieces
     folder.sync                                  of any folder of the journal
+    segment.rename  spare.rename                 a segment that is kept to be used again, and its use
     segment.unlink  piece.unlink                 deletion of files that are no longer needed
     tail.write  tail.sync                        recovery rewrites the end of a log
     trim.truncate  trim.sync                     recovery frees the unused space of a log
@@ -52,7 +53,8 @@ _committing = threading.local()
 """Thread-local ``now``: true while this thread is in a commit."""
 
 _os_open, _os_close, _os_pwrite, _os_pread = os.open, os.close, os.pwrite, os.pread
-_os_fdatasync, _os_fsync, _os_unlink, _os_ftruncate = os.fdatasync, os.fsync, os.unlink, os.ftruncate
+_os_fdatasync, _os_fsync, _os_ftruncate = os.fdatasync, os.fsync, os.ftruncate
+_os_unlink, _os_rename = os.unlink, os.rename
 
 
 class PlannedFault(msgspec.Struct, forbid_unknown_fields=True):
@@ -209,7 +211,7 @@ class Hooks:
 
     def _purpose(self, fd: int, path: str, data: Any) -> str:
         kind = _kind(path)
-        if kind == "segment":
+        if kind in ("segment", "spare"):
             if getattr(_committing, "now", False):
                 return "commit"
             kind = "tail" if any(data) else "preallocate"
@@ -249,15 +251,37 @@ class Hooks:
         self.at(f"{_kind(name)}.unlink.before", name)
         with self._lock:
             if name not in self._made and name not in self._removed and os.path.exists(name):
-                os.makedirs(self._graves, exist_ok=True)
-                grave = f"{self._graves}/{self._random.getrandbits(64):x}"
-                os.link(name, grave)
-                self._removed[name] = grave
+                self._removed[name] = self._grave_of(name)
             self._made.pop(name, None)
             self._unsynced.pop(name, None)
             _os_unlink(name)
         self.at(f"{_kind(name)}.unlink.after", name)
         return None
+
+    def rename(self, path: Any, new_path: Any, **options: Any) -> None:
+        name, new_name = os.fspath(path), os.fspath(new_path)
+        if options or not isinstance(name, str) or not self._ours(name):
+            return _os_rename(path, new_path, **options)
+        self.at(f"{_kind(name)}.rename.before", name)
+        with self._lock:
+            if name not in self._made and name not in self._removed:
+                self._removed[name] = self._grave_of(name)
+            self._made.pop(name, None)
+            self._made[new_name] = True
+            if name in self._unsynced:
+                self._unsynced[new_name] = self._unsynced.pop(name)
+            for fd, opened in self._paths.items():
+                if opened == name:
+                    self._paths[fd] = new_name
+            _os_rename(name, new_name)
+        self.at(f"{_kind(name)}.rename.after", name)
+        return None
+
+    def _grave_of(self, name: str) -> str:
+        os.makedirs(self._graves, exist_ok=True)
+        grave = f"{self._graves}/{self._random.getrandbits(64):x}"
+        os.link(name, grave)
+        return grave
 
     def ftruncate(self, fd: int, length: int) -> None:
         path = self._paths.get(fd)
@@ -276,7 +300,7 @@ def _kind(path: str) -> str:
     name = os.path.basename(path)
     if name.startswith("ckpt-"):
         return "piece"
-    return "segment" if name.endswith(".log") else "file"
+    return {".log": "segment", ".spare": "spare"}.get(os.path.splitext(name)[1], "file")
 
 
 def _end() -> NoReturn:
@@ -287,7 +311,7 @@ def _end() -> NoReturn:
 def install(plan: FaultPlan) -> None:
     """Intercept this process's file calls from now on.  To be called before any thread is started."""
     hooks = Hooks(plan)
-    for name in ("open", "close", "pwrite", "fdatasync", "fsync", "unlink", "ftruncate"):
+    for name in ("open", "close", "pwrite", "fdatasync", "fsync", "unlink", "rename", "ftruncate"):
         setattr(os, name, getattr(hooks, name))
     _around(hooks, "update_shards", "shards.update")
     _around(hooks, "update_log", "log.update")
