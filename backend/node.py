@@ -333,7 +333,7 @@ class Node:
             if self._checkpoints is not None:
                 self._checkpoints.cancel()
             try:
-                await self._checkpointer.checkpoint()
+                await self._checkpointer.checkpoint(paced=False)  # no call comes any more
             except (StoreError, StorageFull, Unavailable) as error:
                 logger.warning("no checkpoint at the end: %s", error)
             except Exception:  # nothing is lost: the next start replays what the last checkpoint lacks

@@ -170,15 +170,15 @@ class Checkpointer:
     def _something_to_gain(self) -> bool:
         return any(shard.dirty for shard in self._node.shards.owned.values())
 
-    async def checkpoint(self) -> None:
-        """Checkpoint all shards once.
+    async def checkpoint(self, *, paced: bool = True) -> None:
+        """Checkpoint all shards once, without rests if it is not ``paced``.
 
         Raises :class:`StoreError`, :class:`StorageFull` or :class:`Unavailable`; nothing but the work is lost then.
         """
         async with self._lock:
             started_at = time.perf_counter()
             try:
-                await self._checkpoint()
+                await self._checkpoint(paced)
             except OSError as error:
                 instruments.CHECKPOINTS_FAILED.add()
                 raise Unavailable(f"a checkpoint failed: {error}") from error
@@ -187,14 +187,14 @@ class Checkpointer:
                 raise
             instruments.CHECKPOINTS.observe(time.perf_counter() - started_at)
 
-    async def _checkpoint(self) -> None:
+    async def _checkpoint(self, paced: bool) -> None:
         node, log = self._node, self._node.log
         if self._indeterminate:
             await self._resolve()
         writer = await self._chunks.create_file(log.log_id)
         cut = log.cut()
         captures: list[_Capture] = []
-        slices = PacedSlices()
+        slices = PacedSlices() if paced else Slices()
         try:
             for shard in list(node.shards.owned.values()):
                 assert not shard.leaving, "the floor must not pass it"

@@ -117,5 +117,6 @@ class PacedSlices(Slices):
         """End a step."""
         seconds = time.perf_counter() - self._started_at
         if seconds > PACED_SLICE_SECONDS:
-            await asyncio.sleep(PAUSE_FACTOR * seconds)
+            # Most of a longer time was spent waiting, while the loop was free.
+            await asyncio.sleep(PAUSE_FACTOR * min(seconds, SLICE_SECONDS))
             self._started_at = time.perf_counter()
