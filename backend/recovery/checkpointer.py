@@ -47,6 +47,7 @@ CHAIN_MAX = 8
 SPARSE = 4
 """A chunk file less than a quarter of which is needed is rewritten and deleted."""
 PASSES_MAX = 4
+PACED_PASSES = 2
 CHANGED_FEW = 2
 """Chunks written in a pass, up to which no further pass follows: their successors are few enough to be written in the
 instant of the checkpoint.
@@ -159,9 +160,9 @@ class Checkpointer:
             if not due and not self._handing_over:
                 continue
             try:
-                await self.checkpoint()
+                await self.checkpoint(paced=not full)
                 if await self._compaction.run(log.log_id, log.next_segment, eager=full):
-                    await self.checkpoint()
+                    await self.checkpoint(paced=not full)
                 log_throttle.forget("checkpoint")
             except (Unavailable, StorageFull, StoreError) as error:
                 if log_throttle.should_log("checkpoint", str(error)):
@@ -194,7 +195,8 @@ class Checkpointer:
         writer = await self._chunks.create_file(log.log_id)
         cut = log.cut()
         captures: list[_Capture] = []
-        slices = PacedSlices() if paced else Slices()
+        unpaced = Slices()
+        slices = PacedSlices() if paced else unpaced
         try:
             for shard in list(node.shards.owned.values()):
                 assert not shard.leaving, "the floor must not pass it"
@@ -204,8 +206,9 @@ class Checkpointer:
                 if shard.dirty or earlier or shard.has_released:
                     one = _Capture(shard)
                     captures.append(one)
-                    for _ in self._capture_in_steps(one, writer):
-                        await slices.step()
+                    for number in self._capture_in_steps(one, writer):
+                        # More would change during longer passes, and be left for the instant of the checkpoint.
+                        await (slices if number < PACED_PASSES else unpaced).step()
                     self._capture(one, writer)
                 await slices.step()
             await self._writer.durable()
@@ -341,16 +344,17 @@ class Checkpointer:
                 _, successor = self._handing_over.pop(number)
                 self._node.shards.remove_shard(self._node.shards.owned[number], successor)
 
-    def _capture_in_steps(self, capture: _Capture, writer: ChunkWriter) -> Iterator[None]:
-        """Write the shard's changed state, step by step: commands may run between two steps.
+    def _capture_in_steps(self, capture: _Capture, writer: ChunkWriter) -> Iterator[int]:
+        """Write the shard's changed state, step by step: commands may run between two steps.  Yield the pass's number.
 
         A block that changes afterwards forgets its chunk and is written again: by the next pass, which is shorter and
         so finds fewer of them, and at last by :meth:`_capture`, which therefore has little left to do however large the
         shard is.  Receives from a FIFO queue change many blocks, because the messages of a group are far apart.
         """
-        for _ in range(PASSES_MAX):
+        for number in range(PASSES_MAX):
             before = len(capture.fresh) + len(capture.fresh_of_streams)
-            yield from self._write_changed(capture, writer)
+            for _ in self._write_changed(capture, writer):
+                yield number
             if len(capture.fresh) + len(capture.fresh_of_streams) - before <= CHANGED_FEW:
                 return
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from backend.api import NotOwner, StorageFull
 from backend.engine.records import Copied, Message, MessagePublished, PublicationCopied, subscription_of
 from backend.journal.rows import segment_key
-from backend.serving.background import PacedSlices
+from backend.serving.background import PacedSlices, Slices
 from backend.serving.partition import OpenPartition
 from backend.serving.payload_cache import PayloadCache
 from backend.serving.writer import PartitionWriter
@@ -50,7 +50,7 @@ class Compaction:
         copied = False
         for key in self._sparse(log_id, segment):
             try:
-                await self._copy_out(key)
+                await self._copy_out(key, PacedSlices() if not eager else Slices())
             except StorageFull:
                 return copied
             copied = True
@@ -69,17 +69,16 @@ class Compaction:
         sparse = [key for key, size in live.items() if size * LIVE_SHARE < self._segment_bytes]
         return sorted(sparse, key=live.__getitem__)
 
-    async def _copy_out(self, key: int) -> None:
+    async def _copy_out(self, key: int, slices: Slices) -> None:
         for partition in list(self._partitions.values()):
             if key in partition.fold.segments:
                 with contextlib.suppress(NotOwner):  # its next owner handles it
-                    await self._copy_from(partition, key)
+                    await self._copy_from(partition, key, slices)
         await self._writer.durable()
 
-    async def _copy_from(self, partition: OpenPartition, key: int) -> None:
+    async def _copy_from(self, partition: OpenPartition, key: int, slices: Slices) -> None:
         fold = partition.fold
         wanted: list[tuple[int, int]] = []
-        slices = PacedSlices()
         for block in list(fold.blocks.values()):
             wanted += [
                 (block.base + index, position)

@@ -18,8 +18,9 @@ LOG_AGAIN_SECONDS: Final = 60.0
 SLICE_SECONDS: Final = 0.002
 """Time of continuous work after which the loop runs other tasks."""
 PACED_SLICE_SECONDS: Final = 0.0005
+"""Time of continuous work that no call waits for, after which it pauses."""
 PAUSE_FACTOR: Final = 3
-"""Slice of work that no call waits for, and length of the pause after it, as a multiple of the slice."""
+"""Length of that pause, as a multiple of the work."""
 KEPT_MAX: Final = 256
 """Number of remembered errors above which those that were not repeated for a minute are forgotten."""
 

@@ -279,6 +279,9 @@ def _chunks(source: Path, part: _Part, keep: Callable[[], None]) -> Iterator[byt
                     raise CannotBackUp(
                         f"{source} is shorter than it was: the service needed the space, or was restarted.  {_AGAIN}"
                     )
+                # A segment that the service needed no longer may have become another one, of the same length.
+                if not os.path.samestat(os.fstat(file.fileno()), os.stat(source)):
+                    raise FileNotFoundError
                 left -= len(chunk)
                 yield chunk
     except FileNotFoundError:

@@ -16,6 +16,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,9 +30,10 @@ T = TypeVar("T")
 WORKERS: Final = 4
 """Threads for everything except commits: a read must not wait behind the sync of a checkpoint."""
 
-_ZERO_CHUNK: Final = bytes(256 << 10)
+_ZERO_CHUNK: Final = bytes(1 << 20)
+_PACED_CHUNK_BYTES: Final = 256 << 10
 PAUSE_FACTOR: Final = 3
-"""Length of the pause after a step of a preallocation, as a multiple of the step: few commits wait behind one."""
+"""Length of the pause after a step of a preallocation, as a multiple of the step: few commits wait behind a step."""
 _MEDIA_ERRORS: Final = frozenset(
     getattr(errno, name, errno.EIO) for name in ("EIO", "EBADMSG", "EILSEQ", "ENODATA", "EUCLEAN")
 )
@@ -45,6 +47,25 @@ def is_media_error(error: OSError) -> bool:
     has to be repeated.
     """
     return error.errno in _MEDIA_ERRORS
+
+
+class Pauses:
+    """Pauses of work in a thread, of limited length in all, which another thread can end."""
+
+    def __init__(self, seconds: float) -> None:
+        self.left_seconds = seconds
+        self._ended = threading.Event()
+
+    def rest(self, seconds: float) -> None:
+        """Pause, unless the pauses were ended.  Blocking."""
+        seconds = min(seconds, self.left_seconds)
+        if seconds > 0:
+            self.left_seconds -= seconds
+            self._ended.wait(seconds)
+
+    def end(self) -> None:
+        """End the pause in progress and make all later ones empty."""
+        self._ended.set()
 
 
 class Disk(Protocol):
@@ -73,10 +94,10 @@ class Disk(Protocol):
     def fdatasync(self, fd: int) -> None:
         """Sync the file's data.  After an error the state of the disk is unknown, and a second sync proves nothing."""
 
-    def preallocate(self, fd: int, size_bytes: int, pause_seconds: float = 0.0) -> None:
+    def preallocate(self, fd: int, size_bytes: int, pauses: Pauses | None = None) -> None:
         """Fill the file with zeros, and sync it, so that a commit changes no metadata and cannot lack space.
 
-        It pauses for up to ``pause_seconds`` in all, so that commits do not wait behind it.
+        It may pause between its steps, so that commits do not wait behind it.
         """
 
     def truncate(self, fd: int, size_bytes: int) -> None: ...
@@ -160,17 +181,16 @@ class RealDisk:
     def fdatasync(self, fd: int) -> None:
         os.fdatasync(fd)
 
-    def preallocate(self, fd: int, size_bytes: int, pause_seconds: float = 0.0) -> None:
+    def preallocate(self, fd: int, size_bytes: int, pauses: Pauses | None = None) -> None:
         # Zeros are written, not fallocated: a sync of written blocks takes two thirds of one of unwritten extents.
         # Synced in steps, so that no commit has to wait behind one large flush.
-        for offset in range(0, size_bytes, len(_ZERO_CHUNK)):
+        zeros = _ZERO_CHUNK if pauses is None else _ZERO_CHUNK[:_PACED_CHUNK_BYTES]
+        for offset in range(0, size_bytes, len(zeros)):
             started_at = time.perf_counter()
-            self.pwrite(fd, _ZERO_CHUNK[: size_bytes - offset], offset)
+            self.pwrite(fd, zeros[: size_bytes - offset], offset)
             os.fdatasync(fd)
-            pause = min(pause_seconds, PAUSE_FACTOR * (time.perf_counter() - started_at))
-            if pause > 0:
-                time.sleep(pause)
-                pause_seconds -= pause
+            if pauses is not None:
+                pauses.rest(PAUSE_FACTOR * (time.perf_counter() - started_at))
         os.fsync(fd)
 
     def truncate(self, fd: int, size_bytes: int) -> None:

@@ -15,7 +15,7 @@ from collections import deque
 from typing import Final
 
 from backend.api import StorageFull
-from backend.journal.local.disk import Disk
+from backend.journal.local.disk import Disk, Pauses
 from backend.journal.local.segments import SegmentFiles, lock_log, segment_name
 from backend.journal.rows import SEGMENT_HEADER_BYTES, decode_segment_header
 
@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 AHEAD: Final = 2
 """Segments preallocated in addition to the current one: the next one, and the reserve."""
 PAUSE_SHARE: Final = 0.25
+"""Pauses of a preallocation, as a share of the time in which the last segment was filled."""
 SPACE_CHECK_SECONDS: Final = 0.25
 SEGMENT_BYTES_MIN: Final = 4096
 
@@ -69,7 +70,10 @@ class SegmentAllocator:
         self._checked = self._loop.time()
         self._taken_at = self._checked
         self._pause_seconds = 0.0
-        """Time that the preallocation of a segment may pause: a part of the time in which the last one was filled."""
+        self._pauses: Pauses | None = None
+        """Pauses of the preallocation in progress."""
+        self._short = False
+        """True if the last allocation ended without a segment for new messages."""
         self._last_error = ""
         self._reported_full = False
         self._maker: asyncio.Task[None] | None = None
@@ -84,7 +88,7 @@ class SegmentAllocator:
         """Return whether little more than the current segment is left for new messages, because the disk is full or
         nearly full.
         """
-        return self.refusing or self.available(False) < 1
+        return self.refusing or self._short
 
     def shortage(self) -> str:
         """Return the cause of the lack of space: the error of the last preallocation, or a disk without free space."""
@@ -96,6 +100,8 @@ class SegmentAllocator:
         segment = self.ready.popleft()
         now = self._loop.time()
         self._pause_seconds, self._taken_at = PAUSE_SHARE * (now - self._taken_at), now
+        if not self.ready:
+            self._hurry()
         self._weigh()
         self.make()
         return segment
@@ -115,12 +121,14 @@ class SegmentAllocator:
         """Wait until the next segment is ready or has failed.  Returns False if none is being allocated."""
         if self._made is None:
             return False
+        self._hurry()
         await asyncio.shield(self._made)
         return True
 
     def stop(self) -> None:
         """Begin no further allocation."""
         self._stopped = True
+        self._hurry()
         if self._recheck is not None:
             self._recheck.cancel()
 
@@ -128,6 +136,11 @@ class SegmentAllocator:
         """Wait until no allocation is in progress."""
         while self._maker is not None:
             await asyncio.wait([self._maker])
+
+    def _hurry(self) -> None:
+        """End the pauses of the preallocation in progress, because its segment is waited for."""
+        if self._pauses is not None:
+            self._pauses.end()
 
     def _weigh(self) -> None:
         self.refusing = self._low or not self.ready
@@ -148,6 +161,7 @@ class SegmentAllocator:
                 spare = self._files.take_spare()
                 if spare is None and free < self._segment_bytes + keep:
                     break
+                self._pauses = Pauses(self._pause_seconds) if self.ready and self._pause_seconds else None
                 segment = await self._disk.run(
                     make_segment,
                     self._disk,
@@ -155,7 +169,7 @@ class SegmentAllocator:
                     self._next_number,
                     self._segment_bytes,
                     spare=spare,
-                    pause_seconds=self._pause_seconds if self.ready else 0.0,
+                    pauses=self._pauses,
                 )
                 self._next_number += 1
                 self.ready.append(segment)
@@ -173,7 +187,8 @@ class SegmentAllocator:
                 self._last_error = str(error)
                 logger.exception("cannot preallocate a segment in %s", self._directory)
         finally:
-            self._maker = None
+            self._maker = self._pauses = None
+            self._short = self.available(False) < 1
             self._notify_made(None)
             full = self.is_nearly_full()
             if full != self._reported_full and not self._stopped:
@@ -214,20 +229,20 @@ def make_log(disk: Disk, directory: str, segment_bytes: int) -> tuple[int, Segme
 
 
 def make_segment(
-    disk: Disk, directory: str, number: int, size_bytes: int, *, spare: str | None = None, pause_seconds: float = 0.0
+    disk: Disk, directory: str, number: int, size_bytes: int, *, spare: str | None = None, pauses: Pauses | None = None
 ) -> Segment:
     """Create a file full of zeros, durable with its name.  Blocking.
 
     ``spare`` is the path of a file of this size that becomes the segment: it gets the name of a segment only when it is
-    full of zeros, so that no scan reads rows of its former use.  ``pause_seconds``: see :meth:`Disk.preallocate`.
+    full of zeros, so that no scan reads rows of its former use.  ``pauses``: see :meth:`Disk.preallocate`.
     """
     path = f"{directory}/{segment_name(number)}"
-    with contextlib.suppress(FileNotFoundError):
-        disk.unlink(path)  # left by a failed attempt; this number has never been used
     fd = -1
     try:
+        with contextlib.suppress(FileNotFoundError):
+            disk.unlink(path)  # left by a failed attempt; this number has never been used
         fd = disk.create(path) if spare is None else disk.open(spare)
-        disk.preallocate(fd, size_bytes, pause_seconds)
+        disk.preallocate(fd, size_bytes, pauses)
         if spare is not None:
             disk.rename(spare, path)
         disk.fsync_dir(directory)

@@ -1,7 +1,8 @@
 """Segment files: finding them, reading records in them, and deleting them.
 
-Each log has a folder of its own, ``<node>-<incarnation>``, with a lock file, segments ``00000001.log`` ... and files of
-checkpoint chunks.  A position names a log by its id; :meth:`SegmentFiles.register` maps the id to the folder.
+Each log has a folder of its own, ``<node>-<incarnation>``, with a lock file, segments ``00000001.log`` ..., spares
+``00000001.spare`` ... (former segments that become new ones) and files of checkpoint chunks.  A position names a log by
+its id; :meth:`SegmentFiles.register` maps the id to the folder.
 """
 
 from __future__ import annotations
@@ -283,33 +284,40 @@ class SegmentFiles:
     async def drop(self, log_id: int, segments: Iterable[int]) -> None:
         """Delete segments durably.  :class:`~backend.journal.pins.Pins` decides which ones may be deleted.
 
-        A few of the own log (:meth:`keep_spares`) only lose their name, and are used again.  A reader that still has
-        such a file open may find zeros in it: as with a deleted file, it then looks where its record is now.
+        A few of the own log (:meth:`keep_spares`) are only renamed, and used again.  A reader that still has such a
+        file open may find zeros or other rows in it: as with a deleted file, its caller then looks where the record is.
         """
         numbers = sorted(segments)
         for segment in numbers:
             self._forget(segment_key(log_id, segment))
         directory = self._directories.get(log_id)
         if directory is not None:
-            kept = numbers[: SPARES_MAX - len(self._spares)] if log_id == self._own and not self._closed else []
-            self._spares.extend(await self.disk.run(self._drop, directory, numbers, kept))
+            kept = numbers[: max(0, SPARES_MAX - len(self._spares))] if log_id == self._own and not self._closed else []
+            spares = await self.disk.run(self._drop, directory, numbers, kept)
+            self._spares.extend(spares)
 
     def _drop(self, directory: str, segments: list[int], kept: list[int]) -> list[str]:
         """Delete segments; return the paths of those that are kept as spares."""
-        spares = []
-        for segment in segments:
-            path = f"{directory}/{segment_name(segment)}"
-            with contextlib.suppress(FileNotFoundError):  # another node has deleted it
-                if segment in kept and self.disk.size(path) == self._spare_bytes:
-                    spare = f"{directory}/{_spare_name(segment)}"
-                    self.disk.rename(path, spare)
-                    spares.append(spare)
-                else:
-                    self._free(path)
-                    self.disk.unlink(path)
-        # Spares are overwritten only after this: a segment that a crash brings back must be whole.
-        with contextlib.suppress(FileNotFoundError):  # another node has removed the folder
-            self.disk.fsync_dir(directory)
+        spares: list[str] = []
+        try:
+            for segment in segments:
+                path = f"{directory}/{segment_name(segment)}"
+                with contextlib.suppress(FileNotFoundError):  # another node has deleted it
+                    if segment in kept and self.disk.size(path) == self._spare_bytes:
+                        spare = f"{directory}/{_spare_name(segment)}"
+                        self.disk.rename(path, spare)
+                        spares.append(spare)
+                    else:
+                        self._free(path)
+                        self.disk.unlink(path)
+            # Spares are overwritten only after this: a segment that a crash brings back must be whole.
+            with contextlib.suppress(FileNotFoundError):  # another node has removed the folder
+                self.disk.fsync_dir(directory)
+        except OSError:
+            for spare in spares:  # the next sweep does not list them
+                with contextlib.suppress(OSError):
+                    self.disk.unlink(spare)
+            raise
         return spares
 
     # --- spares --- ----
@@ -324,19 +332,21 @@ class SegmentFiles:
 
     async def free_spares(self) -> bool:
         """Delete the spares, for want of space.  Returns whether there were any."""
-        spares, self._spares = self._spares, []
-        for path in spares:
+        found = False
+        while (path := self.take_spare()) is not None:
+            found = True
             await self.disk.run(self._delete_spare, path)
-        return bool(spares)
+        return found
 
     def _delete_spare(self, path: str) -> None:
         self._free(path)
         self.disk.unlink(path)
 
     def _delete_spares_in(self, directory: str) -> None:
-        for name in self.disk.listdir(directory):
-            if name.endswith(_SPARE_SUFFIX):
-                self._delete_spare(f"{directory}/{name}")
+        with contextlib.suppress(FileNotFoundError):  # another node removes the log
+            for name in self.disk.listdir(directory):
+                if name.endswith(_SPARE_SUFFIX):
+                    self._delete_spare(f"{directory}/{name}")
 
     def _free(self, path: str) -> None:
         """Free all but the first step of a file.  After a crash it is shorter, and no scan reads it any more."""

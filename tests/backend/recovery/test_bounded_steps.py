@@ -121,7 +121,7 @@ async def test_compaction_may_pause_after_each_message(
         write(self, *arguments, **options)
 
     monkeypatch.setattr(compaction, "LIVE_SHARE", 0)  # every segment counts as sparse
-    monkeypatch.setattr(compaction, "PacedSlices", Steps)
+    monkeypatch.setattr(compaction, "Slices", Steps)
     monkeypatch.setattr(PartitionWriter, "write", noted)
     assert cluster.node._checkpointer is not None
     assert await cluster.node._checkpointer._compaction.run(log.log_id, log.next_segment, eager=True)

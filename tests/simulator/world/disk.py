@@ -17,6 +17,8 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import ParamSpec, TypeVar
 
+from backend.journal.local.disk import Pauses
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -256,7 +258,7 @@ class SimDisk:
             file.dirty.clear()
             file.resized = False
 
-    def preallocate(self, fd: int, size_bytes: int, pause_seconds: float = 0.0) -> None:
+    def preallocate(self, fd: int, size_bytes: int, pauses: Pauses | None = None) -> None:
         self.pwrite(fd, bytes(size_bytes), 0)
         self.fdatasync(fd)
 
@@ -276,6 +278,10 @@ class SimDisk:
         for fd, (_, opened) in self._fds.items():
             if opened is file:
                 self._fds[fd] = (new_path, file)
+        if path in self.unreadable:
+            self.unreadable.remove(path)
+            self.unreadable.add(new_path)
+        self.bad_blocks = {(new_path if name == path else name, block) for name, block in self.bad_blocks}
 
     def unlink(self, path: str) -> None:
         self._changes()

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.journal.local import disk as disk_module
-from backend.journal.local.disk import RealDisk
+from backend.journal.local.disk import Pauses, RealDisk
 from backend.journal.local.segment_allocator import PAUSE_SHARE
 from tests.backend.journal import support
 from tests.backend.journal.support import a_record, append_durably
@@ -13,47 +12,42 @@ from tests.backend.journal.support import a_record, append_durably
 SIZE_BYTES = 1 << 20
 
 
-@pytest.mark.parametrize("pause_seconds", [0.0, 0.5])
-def test_a_preallocation_pauses_no_longer_than_it_may(
-    pause_seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pauses: list[float] = []
-    clock = iter(range(100))
-
-    class Time:
-        perf_counter = staticmethod(lambda: next(clock) * 0.05)
-        sleep = staticmethod(pauses.append)
-
+@pytest.mark.parametrize("pauses", [None, Pauses(0.001)])
+def test_a_preallocation_fills_the_file_and_pauses_no_longer_than_it_may(pauses: Pauses | None, tmp_path: Path) -> None:
     disk = RealDisk()
     path = tmp_path / "segment"
     path.write_bytes(b"x" * SIZE_BYTES)
     fd = disk.open(str(path))
-    with monkeypatch.context() as patch:
-        patch.setattr(disk_module, "time", Time)
-        disk.preallocate(fd, SIZE_BYTES, pause_seconds)
+    disk.preallocate(fd, SIZE_BYTES, pauses)
     disk.close(fd)
     disk.close_workers()
     assert path.read_bytes() == bytes(SIZE_BYTES)
-    assert sum(pauses) == pytest.approx(pause_seconds)
-    assert all(pause > 0 for pause in pauses)
+    assert pauses is None or 0 <= pauses.left_seconds < 0.001
+
+
+def test_pauses_that_were_ended_are_empty() -> None:
+    pauses = Pauses(3600.0)
+    pauses.end()
+    for _ in range(3):
+        pauses.rest(1000.0)
+    assert pauses.left_seconds == 600.0
 
 
 @support.virtually
-async def test_segments_that_are_needed_soon_are_made_without_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pauses_are_a_share_of_the_time_in_which_a_segment_fills(monkeypatch: pytest.MonkeyPatch) -> None:
     disk, log = await support.a_new_log()
-    loop = log._loop
-    pauses: list[float] = []
+    seconds: list[float] = []
     preallocate = disk.preallocate
 
-    def noted(fd: int, size_bytes: int, pause_seconds: float = 0.0) -> None:
-        pauses.append(pause_seconds)
-        preallocate(fd, size_bytes, pause_seconds)
+    def noted(fd: int, size_bytes: int, pauses: Pauses | None = None) -> None:
+        seconds.append(pauses.left_seconds if pauses is not None else 0.0)
+        preallocate(fd, size_bytes, pauses)
 
     monkeypatch.setattr(disk, "preallocate", noted)
-    started_at = loop.time()
+    started_at = log._loop.time()
     for number in range(60):
         await log.wait_for_space(1200)
         await append_durably(log, a_record(number, 1000))
-    assert len(pauses) > 5
-    assert 0 < sum(pauses) <= PAUSE_SHARE * (loop.time() - started_at)
+    assert len(seconds) > 5
+    assert 0 < sum(seconds) <= PAUSE_SHARE * (log._loop.time() - started_at)
     await log.close()

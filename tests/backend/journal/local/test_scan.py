@@ -5,6 +5,7 @@ from unittest import mock
 
 import pytest
 
+from backend.journal.local.disk import Pauses
 from backend.journal.local.log import LocalLog, LogSettings
 from backend.journal.local.scan import rewrite_tail
 from backend.journal.rows import (
@@ -99,7 +100,7 @@ async def test_a_first_segment_that_was_too_small_for_the_first_row() -> None:
     disk = sim_disk()
     real, refusals = disk.preallocate, [OSError(errno.ENOSPC, "full")]
 
-    def preallocate(fd: int, size_bytes: int, pause_seconds: float = 0.0) -> None:
+    def preallocate(fd: int, size_bytes: int, pauses: Pauses | None = None) -> None:
         if refusals:
             raise refusals.pop()
         real(fd, size_bytes)

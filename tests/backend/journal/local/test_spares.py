@@ -1,6 +1,9 @@
 """Segments that are used again: they become new ones, are never read as what they were, and take little space."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import ParamSpec, TypeVar
 
 import pytest
 
@@ -11,8 +14,11 @@ from backend.journal.local.segment_allocator import make_segment
 from backend.journal.local.segments import SPARES_MAX, SegmentFiles
 from backend.journal.rows import place_of
 from tests.backend.journal import support
-from tests.backend.journal.support import ROOT, SMALL, a_log, a_record, append_durably, scanned, sim_disk
+from tests.backend.journal.support import ROOT, SMALL, a_log, a_record, all_made, append_durably, scanned, sim_disk
 from tests.simulator.world.disk import SimDisk
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 DIRECTORY = f"{ROOT}/n-9"
 
@@ -140,18 +146,18 @@ def test_a_power_cut_before_every_operation() -> None:
         disk = sim_disk(7)
         stopped = asyncio.Event()
         disk.on_power_cut = stopped.set
-        durable = 0
-        cut = Cut(1, 1)
+        durable = kept_from = 0
+        cut = Cut(0, 1)
 
         async def written() -> None:
-            nonlocal durable, cut
+            nonlocal durable, cut, kept_from
             log = await a_log(disk)
             for number in range(50):
                 await log.wait_for_space(1200)
                 await append_durably(log, a_record(number, 1000))
                 durable = number + 1
                 if number % 15 == 14:
-                    cut = log.cut()
+                    cut, kept_from = log.cut(), number + 1
                     await drop_unneeded(log)
             await log.close()
 
@@ -170,9 +176,8 @@ def test_a_power_cut_before_every_operation() -> None:
             return 0
         rows, end = await scanned(disk, from_segment=cut.floor_segment, from_seq=cut.floor_seq)
         numbers = support.numbers_in(rows)
-        first = numbers[0] if numbers else durable
-        assert numbers == list(range(first, first + len(numbers)))
-        assert durable <= first + len(numbers) <= durable + 1
+        assert numbers == list(range(kept_from, kept_from + len(numbers)))
+        assert durable <= kept_from + len(numbers) <= durable + 1
         assert (end.severe, end.damage) == (False, [])
         await trimmed(disk, end.segment, end.offset)
         assert spares(disk) == []
@@ -200,3 +205,76 @@ async def test_the_folder_of_a_log_is_removed_with_its_spares() -> None:
     assert spares(disk)
     assert await files.remove_log(9)
     assert not [path for path in disk.paths() if path.startswith(DIRECTORY)]
+
+
+class BlockedDisk(SimDisk):
+    """A disk whose work in threads ends only when it may: then its results arrive."""
+
+    def __init__(self) -> None:
+        super().__init__(Random(1))
+        self.mkdir(ROOT)
+        self.blocked: set[str] = set()
+        self.released = asyncio.Event()
+
+    async def _later(self, work: Awaitable[T]) -> T:
+        found = await work
+        await self.released.wait()
+        return found
+
+    def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+        work = super().run(function, *args, **kwargs)
+        return asyncio.ensure_future(self._later(work)) if function.__name__ in self.blocked else work
+
+
+@support.virtually
+async def test_spares_of_a_drop_during_which_spares_are_deleted_are_known() -> None:
+    disk = BlockedDisk()
+    log = await a_log(disk)
+    await fill(log, range(30))
+    disk.blocked = {"_drop"}
+    dropping = asyncio.ensure_future(drop_unneeded(log))
+    await asyncio.sleep(1)
+    assert spares(disk)
+    assert not await log._files.free_spares(), "none is known yet"
+    disk.released.set()
+    await dropping
+    assert await log._files.free_spares()
+    assert spares(disk) == []
+    await log.close()
+
+
+@support.virtually
+async def test_a_preallocation_in_progress_is_no_want_of_space() -> None:
+    disk = BlockedDisk()
+    log = await a_log(disk)
+    await all_made(log)
+    disk.blocked = {"make_segment"}
+    before = log.next_segment
+    number = 0
+    while log.next_segment == before:
+        await append_durably(log, a_record(number, 1000))
+        number += 1
+    assert log._allocator.available(False) < 1
+    assert not log.is_nearly_full()
+    disk.released.set()
+    await log.close()
+
+
+@support.virtually
+async def test_a_caller_that_waits_for_a_segment_ends_the_pauses() -> None:
+    disk = BlockedDisk()
+    log = await a_log(disk)
+    await all_made(log)
+    disk.blocked = {"make_segment"}
+    for number in range(20):
+        if log._allocator.available(False) < 1 and not log._fits(1200, False):
+            break
+        await append_durably(log, a_record(number, 1000))
+    pauses = log._allocator._pauses
+    assert pauses is not None
+    waiting = asyncio.ensure_future(log.wait_for_space(1200))
+    await asyncio.sleep(0)
+    assert pauses._ended.is_set()
+    disk.released.set()
+    await waiting
+    await log.close()
