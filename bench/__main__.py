@@ -20,7 +20,7 @@ from bench.run import BenchRun
 from bench.scenarios import SCALED, SCENARIOS, Scenario
 from bench.scenarios.core import warm_up_java
 from bench.servers.cluster_server import HoldfastCluster, HoldfastOnOneNode
-from bench.servers.servers import WORK, Asgi, ElasticMq, Holdfast, Nothing, ServerProcess, missing
+from bench.servers.servers import HERE, WORK, Asgi, ElasticMq, Holdfast, Nothing, ServerProcess, missing
 from bench.targets import targets
 from telemetry.build import is_compiled
 
@@ -119,7 +119,9 @@ def _started(
         try:
             server = stack.enter_context(kind(environment))
         except Exception as error:
-            run.book.notes.append(f"{kind.name} does not start: {type(error).__name__}: {str(error)[-500:]}")
+            # The report is kept with the project: it names no folder of the machine.
+            text = str(error).replace(f"{HERE.parent}/", "")
+            run.book.notes.append(f"{kind.name} does not start: {type(error).__name__}: {text[-500:]}")
             run.say(run.book.notes[-1])
             yield None
         else:

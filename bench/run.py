@@ -6,7 +6,7 @@ import gc
 import itertools
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from bench.jobs import Sqs
 from bench.load import Jobs, LoadGenerator, Mark, Window, quantile
@@ -48,6 +48,17 @@ class BenchRun:
             f"  {row.scenario} {row.server}: {row.calls_per_s:.0f} calls/s, {row.messages_per_s:.0f} messages/s, "
             f"p99 {row.p99_ms:.2f} ms, {row.cpu_us_per_call:.1f} µs of CPU a call, {row.errors} errors"
         )
+        return row
+
+    async def measured(
+        self, scenario: str, server: ServerProcess, measure: Callable[[BenchRun, ServerProcess], Awaitable[None]]
+    ) -> LoadMeasurement:
+        """Return a scenario's row for this server.  It is measured now if the run has left it out."""
+        row = self.book.row(scenario, server.name)
+        if row is None:
+            await measure(self, server)
+            row = self.book.row(scenario, server.name)
+            assert row is not None
         return row
 
     async def closed(

@@ -48,6 +48,9 @@ SPARSE = 4
 """A chunk file less than a quarter of which is needed is rewritten and deleted."""
 PASSES_MAX = 4
 PACED_PASSES = 2
+"""Passes over the changed chunks of a shard, and those of them that rest.  More would change during longer passes, and
+be left for the instant of the checkpoint.
+"""
 CHANGED_FEW = 2
 """Chunks written in a pass, up to which no further pass follows: their successors are few enough to be written in the
 instant of the checkpoint.
@@ -207,7 +210,6 @@ class Checkpointer:
                     one = _Capture(shard)
                     captures.append(one)
                     for number in self._capture_in_steps(one, writer):
-                        # More would change during longer passes, and be left for the instant of the checkpoint.
                         await (slices if number < PACED_PASSES else unpaced).step()
                     self._capture(one, writer)
                 await slices.step()

@@ -50,7 +50,7 @@ class Compaction:
         copied = False
         for key in self._sparse(log_id, segment):
             try:
-                await self._copy_out(key, PacedSlices() if not eager else Slices())
+                await self._copy_out(key, Slices() if eager else PacedSlices())
             except StorageFull:
                 return copied
             copied = True

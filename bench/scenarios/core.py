@@ -40,11 +40,7 @@ async def send(run: BenchRun, server: ServerProcess) -> None:
 
 async def half_load(run: BenchRun, server: ServerProcess) -> None:
     """Measure SendMessage at half of the server's throughput in ``send``."""
-    closed = run.book.row("send", server.name)
-    if closed is None:
-        await send(run, server)
-        closed = run.book.row("send", server.name)
-        assert closed is not None
+    closed = await run.measured("send", server, send)
     url = server.create_queue("half-load")
     jobs = Sqs(server.signer).send(again(url))
     await run.half_load("half-load", server, jobs, closed.calls_per_s)

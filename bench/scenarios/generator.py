@@ -17,10 +17,6 @@ async def trivial(run: BenchRun, server: ServerProcess) -> None:
 
 async def trivial_half_load(run: BenchRun, server: ServerProcess) -> None:
     """Measure the raw ASGI call at half of its throughput, for comparison with ``half-load``."""
-    closed = run.book.row("trivial", server.name)
-    if closed is None:
-        await trivial(run, server)
-        closed = run.book.row("trivial", server.name)
-        assert closed is not None
+    closed = await run.measured("trivial", server, trivial)
     jobs = Sqs(server.signer).send(again("http://nobody/0/nothing"))
     await run.half_load("trivial-half-load", server, jobs, closed.calls_per_s)

@@ -308,8 +308,7 @@ class SegmentFiles:
                         self.disk.rename(path, spare)
                         spares.append(spare)
                     else:
-                        self._free(path)
-                        self.disk.unlink(path)
+                        self._delete(path)
             # Spares are overwritten only after this: a segment that a crash brings back must be whole.
             with contextlib.suppress(FileNotFoundError):  # another node has removed the folder
                 self.disk.fsync_dir(directory)
@@ -335,18 +334,18 @@ class SegmentFiles:
         found = False
         while (path := self.take_spare()) is not None:
             found = True
-            await self.disk.run(self._delete_spare, path)
+            await self.disk.run(self._delete, path)
         return found
-
-    def _delete_spare(self, path: str) -> None:
-        self._free(path)
-        self.disk.unlink(path)
 
     def _delete_spares_in(self, directory: str) -> None:
         with contextlib.suppress(FileNotFoundError):  # another node removes the log
             for name in self.disk.listdir(directory):
                 if name.endswith(_SPARE_SUFFIX):
-                    self._delete_spare(f"{directory}/{name}")
+                    self._delete(f"{directory}/{name}")
+
+    def _delete(self, path: str) -> None:
+        self._free(path)
+        self.disk.unlink(path)
 
     def _free(self, path: str) -> None:
         """Free all but the first step of a file.  After a crash it is shorter, and no scan reads it any more."""
